@@ -74,7 +74,7 @@ def _nearness(room: Room, use: Use, found: Cover) -> tuple[float, ...]:
         return 1, found.missing
     places = [room.place[charge.envelope] for charge in found.charges]
     steps = [room.tree.steps(use.tenant, room.owner[place]) or OWN for place in places]
-    unknown = any(share.where.labels is None for share in use.shares)
+    unknown = not all(share.where.there for share in use.shares)
     turns = [room.turns[place] for place in places]
     return (
         0, unknown, found.borrowed, max(steps, default=OWN), bool(found.recalls),

@@ -15,6 +15,8 @@ class Where(NamedTuple):
     """None: a job that waits takes any."""
     labels: frozenset[tuple[str, str]] | None
     """None: a job that waits is on no node yet, and may come to one with any labels."""
+    there: bool = True
+    """False: the pool has no such node, and may buy one."""
 
 
 class Share(NamedTuple):

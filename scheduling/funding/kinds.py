@@ -5,12 +5,15 @@ nodes do not pay for one job together, so each kind is asked for by itself; kind
 tells apart which a job may use are one.
 """
 
+from collections.abc import Collection, Iterator
+
 from longshore.models.job_request import JobRequest
 from longshore.scheduling.funding.facts import Facts, Use, Where
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.rungs import ladder_of
 
 Kinds = tuple[Where, ...]
+_NO_LABELS: frozenset[tuple[str, str]] = frozenset()
 
 
 class PoolKinds:
@@ -24,7 +27,7 @@ class PoolKinds:
 
     def of(self, job: JobRequest) -> Kinds:
         """Return the kinds of nodes to which a job may come, at least one. Where the pool buys,
-        the last stands for nodes that are not there yet, and has no labels (None)."""
+        those that envelopes are for, and those that none is for alone, are among them."""
         key = job.gpu_type, job.constraints
         found = self._of.get(key)
         if found is None:
@@ -43,13 +46,38 @@ class PoolKinds:
             for kind in self._facts.kinds
             if wants in ("", kind.gpu_type.casefold()) and _allows(job, dict(kind.labels))
         }
-        unknown = Where(self._pool, job.gpu_type, None)
-        known = sorted(kinds, key=lambda kind: (kind.gpu_type or "", sorted(kind.labels or ())))
-        return (*known, unknown) if self._facts.buys or not known else tuple(known)
+        if self._facts.buys:
+            kinds.update(self._bought(job))
+        return tuple(sorted(kinds, key=_order)) or (Where(self._pool, job.gpu_type, None),)
+
+    def _bought(self, job: JobRequest) -> Iterator[Where]:
+        """Yield nodes that may be bought, which have what an envelope asks for and no more."""
+        specs = (owned.spec for owned in self._facts.envelopes.values())
+        selectors = {(spec.gpu_type or "", frozenset(spec.labels.items())) for spec in specs}
+        wants = job.gpu_type or ""
+        asked = {
+            each.key: each.values[0]
+            for each in job.constraints
+            if each.values and not each.negated and each.key in self._names
+        }
+        for gpu_type, labels in selectors | {("", _NO_LABELS)}:
+            fits = not (wants and gpu_type) or wants.casefold() == gpu_type.casefold()
+            has = asked | dict(labels)
+            if fits and _allows(job, has, self._names):
+                yield Where(self._pool, gpu_type or wants, frozenset(has.items()), there=False)
 
 
-def _allows(job: JobRequest, labels: dict[str, str]) -> bool:
-    return all(each.allows(labels.get(each.key)) for each in job.constraints)
+def _order(where: Where) -> tuple[bool, str, list[tuple[str, str]]]:
+    return not where.there, where.gpu_type or "", sorted(where.labels or ())
+
+
+def _allows(job: JobRequest, labels: dict[str, str], names: Collection[str] | None = None) -> bool:
+    """Return whether a job may come to a node with these labels; of these `names` alone."""
+    return all(
+        each.allows(labels.get(each.key))
+        for each in job.constraints
+        if names is None or each.key in names
+    )
 
 
 def at_kind(use: Use, where: Where) -> Use:
@@ -72,6 +100,6 @@ def alike(room: Room, use: Use) -> list[Kinds]:
             while ladder.more():
                 pass
             asked = tuple((rung.steps, rung.lent, *rung.envelopes(room)) for rung in ladder.rungs)
-            groups.setdefault((asked, where.labels is None), []).append(where)
+            groups.setdefault((asked, where.there), []).append(where)
         found = room.ladders[key] = [tuple(group) for group in groups.values()]
     return found

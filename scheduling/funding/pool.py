@@ -124,7 +124,7 @@ def pool_funding(
     sizes = below_quotas(left, [*starting, *growing], sizes)
     for job_id, most in shrunk.items():
         sizes[job_id] = min(sizes.get(job_id, most), most)
-    only_on = start_on(facts, queue, paid, covers)
+    only_on = start_on(queue, paid, covers)
     only_on |= grow_on(room, kinds, growing, funded.splits)
     return PoolFunding(
         payers,

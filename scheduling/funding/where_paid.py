@@ -7,7 +7,7 @@ from longshore.models.constraints import Constraint
 from longshore.models.funding import PaidOn, PoolFunding
 from longshore.models.job_request import JobRequest
 from longshore.scheduling.funding.cover import Cover
-from longshore.scheduling.funding.facts import Facts, Use, Where
+from longshore.scheduling.funding.facts import Use, Where
 from longshore.scheduling.funding.kinds import Kinds, PoolKinds, alike
 from longshore.scheduling.funding.room import Attempt, Room
 from longshore.scheduling.funding.sizes import MayGrow
@@ -37,7 +37,7 @@ def _narrowed(job: JobRequest, on: PaidOn) -> JobRequest:
 
 
 def start_on(
-    facts: Facts, queue: Iterable[JobRequest], paid: Iterable[Use], covers: Mapping[str, Cover]
+    queue: Iterable[JobRequest], paid: Iterable[Use], covers: Mapping[str, Cover]
 ) -> dict[str, PaidOn]:
     """Return on which nodes jobs of a queue are to start that somebody would pay for, by job,
     where that is not so on all to which they may come.
@@ -54,7 +54,7 @@ def start_on(
         groups = cover.on[:1] if job.gang is not None else cover.on
         some = [where for group in groups for where in group]
         if groups and len(some) < len(use.kinds):
-            on = _narrow(use.kinds, groups[0], some) or _of_envelopes(facts, cover)
+            on = _narrow(use.kinds, groups[0], some)
             found[job.id] = on._replace(must=use.must_be_funded)
     return found
 
@@ -76,13 +76,11 @@ def grow_on(
         groups = [group for group in alike(room, asking) if not now.isdisjoint(group)]
         some = [where for group in groups for where in group]
         if groups and len(some) < len(asking.kinds):
-            on = _narrow(asking.kinds, groups[0], some)
-            if on is not None:
-                found[job.id] = on._replace(must=True)
+            found[job.id] = _narrow(asking.kinds, groups[0], some)._replace(must=True)
     return found
 
 
-def _narrow(kinds: Kinds, best: Kinds, paid: Sequence[Where]) -> PaidOn | None:
+def _narrow(kinds: Kinds, best: Kinds, paid: Sequence[Where]) -> PaidOn:
     """Return what holds of as many kinds as can be said of those `paid` on, and of no other."""
 
     def only_paid(some: Sequence[Where]) -> bool:
@@ -90,8 +88,6 @@ def _narrow(kinds: Kinds, best: Kinds, paid: Sequence[Where]) -> PaidOn | None:
         return all(where in paid for where in kinds if holds(where))
 
     chosen = list(best) if only_paid(best) else [best[0]]
-    if not only_paid(chosen):
-        return None
     for where in paid:
         if where not in chosen and only_paid([*chosen, where]):
             chosen.append(where)
@@ -101,8 +97,8 @@ def _narrow(kinds: Kinds, best: Kinds, paid: Sequence[Where]) -> PaidOn | None:
 def _said_of(kinds: Kinds, some: Sequence[Where]) -> PaidOn:
     """Return what these have in common, and others of the kinds have not."""
     types = {where.gpu_type for where in some}
-    every = {where.gpu_type for where in kinds if where.gpu_type}
-    gpu_type = next(iter(types)) if len(types) == 1 and len(every) > 1 else None
+    others = {where.gpu_type for where in kinds} - types
+    gpu_type = next(iter(types)) if len(types) == 1 and others else None
     constraints: list[Constraint] = []
     for name in sorted({name for where in kinds for name, _ in where.labels or ()}):
         here = {_value(where, name) for where in some}
@@ -111,7 +107,7 @@ def _said_of(kinds: Kinds, some: Sequence[Where]) -> PaidOn:
             continue
         values = sorted(value for value in (there if None in here else here) if value is not None)
         constraints.append(Constraint(name, tuple(values), None in here))
-    return PaidOn(gpu_type, tuple(constraints))
+    return PaidOn(gpu_type or None, tuple(constraints))
 
 
 def _holds(on: PaidOn) -> Callable[[Where], bool]:
@@ -125,14 +121,3 @@ def _holds(on: PaidOn) -> Callable[[Where], bool]:
 
 def _value(where: Where, name: str) -> str | None:
     return dict(where.labels or ()).get(name)
-
-
-def _of_envelopes(facts: Facts, found: Cover) -> PaidOn:
-    """Return for what nodes these envelopes are, of which the pool has none yet."""
-    specs = [facts.envelopes[charge.envelope].spec for charge in found.charges]
-    types = {spec.gpu_type.casefold(): spec.gpu_type for spec in specs if spec.gpu_type}
-    labels = sorted({label for spec in specs for label in spec.labels.items()})
-    return PaidOn(
-        next(iter(types.values())) if len(types) == 1 else None,
-        tuple(Constraint(name, (value,)) for name, value in labels),
-    )

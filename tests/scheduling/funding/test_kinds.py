@@ -156,6 +156,28 @@ def test_a_pool_that_buys_has_its_own_nodes_first():
     assert not goes_to(job, b)
 
 
+def test_nodes_are_bought_only_where_an_envelope_is_for_them():
+    asked = a_job("a", 4, tenant="red")
+    beside: dict[str, dict[str, object]] = {"x": {"gpus": 1, "labels": {"zone": "x"}}}
+    mars = beside | {"m": {"gpus": 16, "labels": {"region": "mars"}}}
+    _, (job,) = found_for(facts(mars, X, buys=True), asked)
+    assert not goes_to(job, a_kind("A100"), X)
+    assert goes_to(job, a_kind("A100", region="mars"))
+    own = asked.model_copy(update={"constraints": (parse_constraint("zone=x"),)})
+    _, (job,) = found_for(facts(mars, X, buys=True), own)
+    assert set(map(str, job.constraints)) == {"zone=x", "region=mars"}
+    typed = beside | {"m": {"gpus": 16, "gpu_type": "GB300"}}
+    _, (job,) = found_for(facts(typed, X, buys=True), asked)
+    assert job.gpu_type == "GB300"
+    both = {each.lower(): {"gpus": 4, "gpu_type": each} for each in ("H200", "B200")}
+    found, _ = found_for(facts(both, X, buys=True), a_job("a", 8, tenant="red"))
+    assert found.held == {"a"}, "no node has both types"
+    y = {"y": {"gpus": 4, "labels": {"zone": "y"}}} | mars
+    _, (job,) = found_for(facts(y, X, Y, buys=True), asked)
+    assert not goes_to(job, X, a_kind("A100"), a_kind("A100", zone="z"))
+    assert goes_to(job, Y) | goes_to(job, a_kind("A100", region="mars"))
+
+
 def test_a_job_that_runs_grows_onto_nodes_for_which_its_envelope_is():
     where = Where("pool", "H100", X.labels | {("name", "x1")})
     use = Use("m", 1, "red", BEFORE, (Share(0, where, tuple(range(8)), 1000, "x1"),),
@@ -204,24 +226,30 @@ _CONSTRAINTS = (
 @given(
     kinds=st.sets(_KINDS, min_size=1, max_size=5), envelopes=_ENVELOPES,
     constraints=_CONSTRAINTS, gpu_type=st.sampled_from([None, "H100"]), gpus=st.integers(1, 8),
+    buys=st.booleans(), more=_KINDS,
 )  # fmt: skip
 def test_wherever_it_is_planned_somebody_pays_and_it_is_planned_if_anybody_does(
     kinds: set[Kind], envelopes: list[dict[str, object]], constraints: tuple[Constraint, ...],
-    gpu_type: str | None, gpus: int,
+    gpu_type: str | None, gpus: int, buys: bool, more: Kind,
 ):  # fmt: skip
-    given_ = facts({f"e{n}": each for n, each in enumerate(envelopes)}, *kinds)
+    given_ = facts({f"e{n}": each for n, each in enumerate(envelopes)}, *kinds, buys=buys)
     asked = a_job("a", gpus, tenant="red", gpu_type=gpu_type, constraints=constraints)
     found, (job,) = found_for(given_, asked)
     _, room = evaluated(given_, NOW)
     pays = set[Kind]()
+    if buys:
+        kinds = {*kinds, more}
     for kind in goes_to(asked, *kinds):
         where = Where("pool", kind.gpu_type, kind.labels)
         use = Use("a", 1, "red", NOW, (Share(0, where, tuple(range(gpus)), 1000),), WAITS.terms)
         if cover(room, use).funded:
             pays.add(kind)
-    if goes_to(asked, *kinds):
-        assert found.of("a").funded is bool(pays)
-    if pays:
-        planned = goes_to(job, *kinds)
-        assert planned
-        assert planned <= pays
+    funded = found.of("a").funded
+    assert funded or not pays
+    if goes_to(asked, *kinds) and not buys:
+        assert funded is bool(pays)
+    if funded:
+        assert contradiction(job.constraints) is None
+        assert goes_to(job, *kinds) <= pays
+    if pays and not buys:
+        assert goes_to(job, *kinds)
