@@ -20,7 +20,7 @@ from longshore.models.funding import FundingCode, Sharing
 from longshore.models.node import NodeState
 from longshore.models.node_messages import NodeEnd
 from longshore.scheduling.funding.evaluate import Funded
-from longshore.scheduling.funding.facts import Charge
+from longshore.scheduling.funding.facts import Charge, Where
 from longshore.scheduling.funding.holding import Ended
 from tests.support.funding import (
     SINCE,
@@ -400,7 +400,7 @@ async def test_facts_are_none_without_a_budget_and_all_of_it_with_one(ledger: Le
     assert not job.preemptible
     assert mig.preemptible
     (share,) = job.shares
-    assert share.where == (ledger.pool, "H100", frozenset({("zone", "z")}))
+    assert share.where == Where(ledger.pool, "H100", frozenset({("zone", "z")}))
     assert (share.gpus, share.milli, mig.shares[0].milli) == ((0, 1), 1000, 500)
     (paid,) = facts.charges
     assert paid == charge("j", main, (1,), id=paid.id)
