@@ -17,7 +17,7 @@ from temporalio.service import RPCError
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
-from longshore.activities.partners import Woken, settle_followers, wake
+from longshore.activities.partners import Woken, is_repeat, settle_followers, wake
 from longshore.activities.pokes import mark_array_poked
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
@@ -80,7 +80,7 @@ class ElementActivities:
             poke = poke and await mark_array_poked(connection, array_id)
             await failpoint("claim_elements.before-commit")
         await failpoint("claim_elements.after-commit")
-        if poke:
+        if poke or is_repeat():
             await self._signals.poke_array(array_id)
         await wake(self._database, self._signals, woken)
         return ClaimReply(batch=batch, reason="" if batch else "no element is left for it")

@@ -107,7 +107,8 @@ async def settle_at_first(connection: AsyncConnection, array_id: str, before: Be
 # --- ends of elements, and of arrays ----------------------------------------------------------
 
 
-def _is_repeat() -> bool:
+def is_repeat() -> bool:
+    """Return whether a try of this activity before may have committed, and not told of it."""
     return activity.in_activity() and activity.info().attempt > 1
 
 
@@ -120,7 +121,7 @@ async def settle_followers(
     looks at all of the array, changes nothing, and wakes whoever waits for it.
     """
     woken = Woken()
-    if _is_repeat():
+    if is_repeat():
         indices = None
     if indices is None or indices:
         await _follow(connection, array_id, indices, woken)
@@ -131,7 +132,7 @@ async def _follow(
     connection: AsyncConnection, array_id: str, indices: Sequence[int] | None, woken: Woken
 ) -> None:
     todo: list[tuple[str, Sequence[int] | None]] = [(array_id, indices)]
-    again = _is_repeat()
+    again = is_repeat()
     while todo:
         upstream, some = todo.pop(0)
         locked = await connection.execute(text(_LOCK_EDGES_FROM), {"id": upstream})
@@ -208,7 +209,7 @@ async def settle_by_ends(database: Database, signals: Signals, dag_id: str, grap
             worth = joined(graph.joins[name], others).name if others else None
             whole = {up: edge_state(Condition.SUCCESS, states[up]).name for up in ups}
             if whole == known and worth == jobs[name]["others"]:
-                if _is_repeat():  # whom the first try settled may not have been told
+                if is_repeat():  # whom the first try settled may not have been told
                     woken.arrays.add(jobs[name]["job_id"])
                 continue
             row = {**asked, "ups": [*whole], "wholes": [*whole.values()], "others": worth}
@@ -227,7 +228,7 @@ async def settle_by_ends(database: Database, signals: Signals, dag_id: str, grap
 async def wake(database: Database, signals: Signals, woken: Woken) -> None:
     """Signal those that have to look, each once until it has looked. To be called after the
     commit; at a repeat of the step they are signalled again."""
-    again = _is_repeat()
+    again = is_repeat()
     for dag_id in sorted(woken.dags):
         async with database.transaction() as connection:
             first = await mark_dag_poked(connection, dag_id)

@@ -1,8 +1,10 @@
 """The steps of an array and of its slots one at a time, as their workflows would ask for them."""
 
 import asyncio
+import dataclasses
 import uuid
 from collections import Counter
+from contextlib import suppress
 from datetime import UTC, datetime
 from html import unescape
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
 
 from longshore.activities.array_views import ArrayViews
 from longshore.activities.arrays import ArrayActivities
@@ -74,6 +77,19 @@ class Steps:
 
     async def states(self) -> Counter[str]:
         return Counter(row["state"] for row in await self.rows() if row["newest"])
+
+
+class Pokes(Signals):
+    """Notes which arrays are poked; the first poke is lost, as at a kill after the commit."""
+
+    def __init__(self, temporal: Client) -> None:
+        super().__init__(temporal)
+        self.arrays: list[str] = []
+
+    async def poke_array(self, array_id: str) -> None:
+        self.arrays.append(array_id)
+        if len(self.arrays) == 1:
+            raise ConnectionError("killed")
 
 
 async def an_array(
@@ -211,6 +227,23 @@ async def test_a_repeat_gives_the_same_and_records_nothing_twice(
     second = await steps.claim(batch=2, report=report)
     assert indices(await steps.claim(batch=2, report=report)) == indices(second)
     assert [row["state"] for row in await steps.rows() if row["index"] == 0] == ["FAILED"]
+
+
+async def test_a_repeat_pokes_the_array_that_the_try_before_it_did_not_come_to(
+    control: Database, temporal: Client, pool: str
+):
+    """Its row says that somebody has poked it: nobody else would."""
+    steps = await an_array(control, temporal, pool, slots=1)
+    pokes = Pokes(temporal)
+    elements = ElementActivities(control, temporal, pokes)
+    key = PlacementKey(job_id=f"{steps.id}.s1", attempt=1)
+    request = ClaimRequest(array_id=steps.id, key=key, batch=1)
+    for attempt in (1, 2):
+        environment = ActivityEnvironment()
+        environment.info = dataclasses.replace(environment.info, attempt=attempt)
+        with suppress(ConnectionError):
+            assert (await environment.run(elements.claim_elements, request)).batch
+    assert pokes.arrays == [steps.id] * 2
 
 
 async def test_an_old_claim_that_comes_late_gets_nothing(
