@@ -73,10 +73,10 @@ async def forecast(
         funding = await funding_beside(connection, pool, job, spec, nodes, now)
         (job,) = where_paid([job], funding)
         unpaid = _why_unpaid(funding)
-        (job,), nodes = await with_locality(connection, spec.pool, pool.packing, [job], nodes)
-        alone = place(job, nodes, pool.packing, now, recent=recent)
+        packing = pool.packing.model_copy(update={"funding": funding})
+        (job,), nodes = await with_locality(connection, spec.pool, packing, [job], nodes)
+        alone = place(job, nodes, packing, now, recent=recent)
         if alone.kind is not PlacementKind.EXISTING_NODE and funding:
-            packing = pool.packing.model_copy(update={"funding": funding})
             alone = await on_lent_spare(connection, spec.pool, alone, job, nodes, packing, now)
         prices = await _prices(connection, [node for node, _ in alone.held])
         holds = await held_by(connection, [node for node, _ in alone.held[:1]])

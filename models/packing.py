@@ -1,6 +1,6 @@
 """How a pool packs: by which rule, with which weights."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 from longshore.models.base import Frozen
 from longshore.models.bounds import Range
 from longshore.models.counts import DIGITS, Count
-from longshore.models.funding import PoolFunding
+from longshore.models.funding import PaidOn, PoolFunding
 from longshore.models.gang import GangPacking
 from longshore.models.job import Tier
 from longshore.models.margins import DEFAULT_MARGINS, Margins
@@ -199,6 +199,11 @@ class PackingPolicy(Frozen):
     def unfunded(self) -> Mapping[str, str]:
         """Why nobody would pay for it, of jobs that wait."""
         return self.funding.unfunded if self.funding else _NONE
+
+    @property
+    def paid_on(self) -> Collection[PaidOn]:
+        """On what nodes somebody pays for jobs, of those for which that is not so on all."""
+        return self.funding.only_on.values() if self.funding else ()
 
     def is_paid_for(self, job_id: str) -> bool:
         """Return whether somebody pays for a job that runs, or would for one that waits: for no

@@ -52,7 +52,7 @@ def plan(
     ordered = queue_order(queue, policy, now, nodes, running)
     ordered, low = _may_start(ordered, policy, now, nodes, running)
     mix = mix_of(ordered, recent, len(running), policy)
-    columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix))
+    columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix, policy))
     made = Planner(columns, policy, mix, as_a_set=as_a_set).plan_all(ordered, compiled)
     return _with(made, low)
 
@@ -82,7 +82,7 @@ def plan_cached(
     ordered, low = _may_start(ordered, policy, now, nodes, kept.running)
     mix = mix or mix_kept(ordered, kept, policy, recent)
     need_of = kept.needs.under(policy)
-    labels = _labels(ordered, mix)
+    labels = _labels(ordered, mix, policy)
     if wanted is not None and compiled is not True:
         few = Planner(kept.columns(now, labels), policy, mix, need_of).plan_few(ordered, wanted)
         if few is not None:
@@ -201,7 +201,7 @@ def _until(
     running = sorted(running, key=_running_order)
     ordered = queue_order([*queue, job], policy, now, nodes, running)
     mix = mix_of(ordered, recent, len(running), policy)
-    columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix))
+    columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix, policy))
     cycle = Planner(columns, policy, mix)
     low = held_back(ordered, policy, now, nodes, running)
     ahead = [one for one in ordered[: ordered.index(job)] if one.id not in low]
@@ -219,9 +219,9 @@ def _columns_of(
     return Columns(view_nodes(nodes, running, now), now, by_end=by_end, labels=labels)
 
 
-def _labels(queue: Iterable[JobRequest], mix: Mix) -> tuple[str, ...]:
+def _labels(queue: Iterable[JobRequest], mix: Mix, policy: PackingPolicy) -> tuple[str, ...]:
     """Return the labels that a plan asks nodes for."""
-    return labels_named(chain(queue, (kind.need for kind in mix.kinds)))
+    return labels_named(chain(queue, (kind.need for kind in mix.kinds), policy.paid_on))
 
 
 def _running_order(job: RunningJob) -> tuple[str, datetime, str]:

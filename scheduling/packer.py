@@ -18,6 +18,7 @@ from longshore.models.placement import (
 from longshore.models.start_range import StartRange
 from longshore.models.text import count, format_gpus
 from longshore.scheduling import elastic
+from longshore.scheduling.funding.where_paid import paid_first
 from longshore.scheduling.gangs.decision import place_gang
 from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
@@ -67,6 +68,11 @@ def place(
             return decision if decision.kind is PlacementKind.EXISTING_NODE else None
 
         return elastic.start(job, start_now, of_size, policy.most_paid_for(job.id))
+    paid = paid_first(job, policy.funding)
+    if paid is not None:
+        decision = place(paid, nodes, policy, now, explain=explain, recent=recent)
+        if decision.kind is PlacementKind.EXISTING_NODE:
+            return decision
     views = view_nodes(nodes, (), now)
     if job.gang is not None:
         return place_gang(job, GangNodes.of(views), policy, now, explain=explain)

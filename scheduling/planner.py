@@ -21,6 +21,7 @@ from longshore.models.topology import Gang
 from longshore.scheduling import bulk, elastic
 from longshore.scheduling.bulk.collector import paused
 from longshore.scheduling.durations import ends_of
+from longshore.scheduling.funding.where_paid import paid_first
 from longshore.scheduling.gangs.decision import place_gang
 from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import need_of_share
@@ -171,11 +172,17 @@ class Planner:
         return run.decisions()
 
     def decide(self, job: JobRequest, *, explain: bool = False) -> Decision:
-        """Decide for the next job; with `explain` name every candidate and rejection."""
+        """Decide for the next job; with `explain` name every candidate and rejection. One that
+        may start unfunded starts where somebody pays, if it can, before anywhere else."""
         if job.malleable is not None:
             start_now = partial(self._start_now, explain=explain)
             paid_for = self.policy.most_paid_for(job.id)
             return elastic.start(job, start_now, partial(self.decide, explain=explain), paid_for)
+        paid = paid_first(job, self.policy.funding)
+        if paid is not None and not self._has_no_room(job):
+            started = self._start_as(paid, explain)
+            if started is not None:
+                return started
         if job.gang is None:
             return self._decide_one(job, explain)
         return self._decide_gang(job, job.gang, explain)
@@ -183,6 +190,11 @@ class Planner:
     def _start_now(self, job: JobRequest, *, explain: bool) -> Decision | None:
         """Start a malleable job of this size where it finds room as it is; None, and nothing
         changes, where it does not. Nobody changes its place for it."""
+        paid = paid_first(job, self.policy.funding)
+        started = None if paid is None else self._start_as(paid, explain)
+        return started or self._start_as(job, explain)
+
+    def _start_as(self, job: JobRequest, explain: bool) -> Decision | None:
         if job.gang is None:
             scan = self._scanner.scan(Need.of(job, self.policy))
             best = scan.best(1 + ALTERNATIVES)

@@ -38,6 +38,7 @@ from longshore.scheduling.bulk.questions import (
     SEED_SCORE,
 )
 from longshore.scheduling.bulk.tables import HOST_CODES, Tables
+from longshore.scheduling.funding.where_paid import paid_first
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen
 from longshore.scheduling.placement.keep_room import HeadroomKeeper
@@ -80,7 +81,10 @@ class Run:
         self._weights = np.array(
             [weights.utilization, weights.fragmentation, weights.expiry, weights.provider]
         )
-        self.needs = [None if job.gang or job.malleable else need_of(job) for job in jobs]
+        self.needs = [
+            None if job.gang or job.malleable or paid_first(job, policy.funding) else need_of(job)
+            for job in jobs
+        ]
         distinct = {need for need in self.needs if need is not None}
         self.tables = Tables(columns, policy, keeper, distinct, len(jobs))
         self.slots = np.full(len(jobs), -1, np.int32)

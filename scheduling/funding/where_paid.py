@@ -26,6 +26,17 @@ def where_paid(
     return [_narrowed(job, on) if on and (on.must or everyone) else job for job, on in asked]
 
 
+def paid_first(job: JobRequest, funding: PoolFunding | None) -> JobRequest | None:
+    """Return a job that may start unfunded as one that asks for nodes on which somebody pays: it
+    is to start on one of those if it can. None where it asks for no others as it is."""
+    on = funding.only_on.get(job.id) if funding else None
+    if on is None or on.must:
+        return None
+    asked = _narrowed(job, on)
+    same = asked.gpu_type == job.gpu_type and asked.constraints == job.constraints
+    return None if same else asked
+
+
 def _narrowed(job: JobRequest, on: PaidOn) -> JobRequest:
     more = tuple(each for each in on.constraints if each not in job.constraints)
     return job.model_copy(

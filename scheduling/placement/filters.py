@@ -11,6 +11,7 @@ A new constraint is an entry of `FILTERS`, with what it looks at in `Attributes`
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
+from longshore.models.funding import PaidOn
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
@@ -70,8 +71,8 @@ def attributes_of(node: Node, names: LabelNames = None) -> Attributes:
     )  # fmt: skip
 
 
-def labels_named(jobs: Iterable[JobRequest | Need]) -> tuple[str, ...]:
-    """Return the names of the labels that jobs ask for, in order."""
+def labels_named(jobs: Iterable[JobRequest | Need | PaidOn]) -> tuple[str, ...]:
+    """Return the names of the labels that jobs ask for, in order, and those who pay for them."""
     return tuple(sorted({each.key for job in jobs if job.constraints for each in job.constraints}))
 
 

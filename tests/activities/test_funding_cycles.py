@@ -134,6 +134,25 @@ async def test_nobody_is_stopped_where_nobody_would_pay_for_the_other_either(led
     assert await paid(ledger) == [("b", "blue/main", 8)]
 
 
+async def test_who_may_run_unfunded_starts_where_its_envelope_pays_if_it_can(ledger: Ledger):
+    await ledger.register("node-a", gpus=8, labels={"zone": "a"})
+    await ledger.register("node-x", gpus=8, labels={"zone": "x"})
+    await tenant(ledger, "red")
+    await envelope(ledger, "red", milli=16000, labels='{"zone": "x"}')
+    await queued(ledger, "other", "default", 4, constraints=["zone=a"])
+    await cycle(ledger, 1, "other")
+    names = ("own-1", "own-2", "own-3")
+    for name in names:
+        await queued(ledger, name, "red")
+    await cycle(ledger, 2, *names)
+    rows = await ledger.rows("SELECT job_id, node_id FROM placements ORDER BY node_id, job_id")
+    nodes = [(row["job_id"], row["node_id"]) for row in rows]
+    assert nodes == [
+        ("other", "node-a"), ("own-3", "node-a"), ("own-1", "node-x"), ("own-2", "node-x"),
+    ]  # fmt: skip
+    assert await paid(ledger) == [("own-1", "red/main", 4), ("own-2", "red/main", 4)]
+
+
 async def test_a_tenant_without_a_budget_takes_back_from_the_unfunded_too(funded: Ledger):
     await queued(funded, "idle", "blue", 8, priority=9)
     await cycle(funded, 1, "idle")
