@@ -63,7 +63,7 @@ class JobsPage:
         self._state.on_value_change(self._changed)
         with ui.element("section").classes("card").props('aria-label="Sums"') as self._sums_card:
             self._sums = ui.html("", sanitize=False)
-        self._card = Card("Active and recent (1 h)", classes="jobs")
+        self._card = Card("Active and recent (1 h)", classes="jobs stacks")
         with self._card:
             self._list = ui.html(READING, sanitize=False)
         self._more = ui.html("", sanitize=False)

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 from longshore.client.job_view import held, share
 from longshore.client.words import short_class_of, tier_of
 from longshore.console.escaping import escape
-from longshore.console.parts import SIMULATED_GPUS, chip, facts, table
+from longshore.console.parts import SIMULATED_GPUS, cell, chip, facts, number, table
 from longshore.models.job_status import JobState
 from longshore.models.retry import FailureClass
 from longshore.models.text import NONE, count, span
@@ -25,6 +25,7 @@ STATES: dict[str, frozenset[JobState]] = {
     "failed": frozenset({JobState.FAILED}),
 }
 """What can be chosen, with the states of each; none for all."""
+_FOR, _GPUS, _WHERE, _WAITED, _WHY = "For", "GPUs", "Where", "Waited", "Why"
 
 
 def link(job_id: str, words: str = "") -> str:
@@ -63,9 +64,9 @@ def list_html(jobs: Iterable[JobView], now: datetime) -> str:
     """Return the table of jobs."""
     return table(
         "Jobs, the newest first",
-        ("Job", "State", "For", "GPUs", "Where", "Waited", "Why"),
+        ("Job", "State", _FOR, _GPUS, _WHERE, _WAITED, _WHY),
         (_row(job, now) for job in jobs),
-        numbers=("Waited",),
+        numbers=(_WAITED,),
     )
 
 
@@ -122,12 +123,12 @@ def _row(job: JobView, now: datetime) -> str:
         starts = f"<small>may start in {span(job.estimated_start - now)}{between}</small>"
     so_far = "<small>so far</small>" if waits(job) else ""
     again = f"<small>attempt {job.attempt}</small>" if job.attempt > 1 else ""
+    who = f"<small>{escape(job.tenant)}, {tier_of(job)}, class {short_class_of(job)}</small>"
     return (
         f'<tr><th scope="row">{link(job.id)}</th><td>{chip(job.state.value)}{again}</td>'
-        f"<td>{escape(job.pool)}<small>{escape(job.tenant)}, {tier_of(job)}, class "
-        f"{short_class_of(job)}</small></td><td>{escape(gpus_text(job))}</td><td>{_where(job)}</td>"
-        f'<td class="n">{span(waited(job, now))}{so_far}</td>'
-        f'<td class="fold">{_why(job)}{starts}</td></tr>'
+        f"{cell(escape(job.pool) + who, _FOR)}{cell(escape(gpus_text(job)), _GPUS)}"
+        f"{cell(_where(job), _WHERE)}{number(span(waited(job, now)) + so_far, _WAITED)}"
+        f"{cell(_why(job) + starts, _WHY, folds=True)}</tr>"
     )
 
 

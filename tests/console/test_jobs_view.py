@@ -104,6 +104,8 @@ def test_a_job_that_waits_says_how_long_and_why():
     assert 'href="/jobs/train-abcdefghij"' in html
     assert html.count('scope="col"') == 7
     assert '<th scope="row">' in html
+    heads = re.findall(r'data-head="([^"]+)"', html)  # above each cell on a phone
+    assert heads == ["For", "GPUs", "Where", "Waited", "Why"]
 
 
 @pytest.mark.parametrize(
