@@ -317,13 +317,13 @@ def estimate(
     serving = read.served(serving, context_is_said=context is not None)
     found = read.needs(serving)
     if memory is not None:
-        most = most_that_fit(read.needs, serving, memory)
+        most = most_that_fit(read.needs, serving, memory, read.most_requests)
         found = found.model_copy(update={"gpu_memory": memory, "most_requests": most})
     if as_json:
         return print_json(found)
     show(estimate_table(found))
     if found.most_requests is not None and found.gpu_memory is not None:
-        show(fits_line(found.most_requests, found.gpu_memory, MOST_CONCURRENCY))
+        show(fits_line(found.most_requests, found.gpu_memory, read.most_requests))
     for each in found.notes:
         note(each)
     return None

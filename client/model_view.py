@@ -182,9 +182,9 @@ def estimate_table(found: ModelMemory) -> Table:
 
 
 def fits_line(most: int, memory: float, highest: int) -> str:
-    """Return how many requests at a time fit on a GPU of so many GB; `highest` or more."""
+    """Return how many requests at a time fit on a GPU of so many GB, of `highest` that can be asked for."""
     gpu = f"A GPU of {format_gb(memory)}"
     if not most:
         return f"{gpu} has no room for it, not even for one request at a time."
-    more = " or more" if most == highest else ""
-    return f"{gpu} has room for {count(most, 'request')}{more} at a time."
+    end = "; no more can be asked for." if most == highest else "."
+    return f"{gpu} has room for {count(most, 'request')} at a time{end}"

@@ -13,12 +13,12 @@ from longshore.activities.storage import address, connect, speaking
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import DamagedError, NotFoundError
 from longshore.models.gguf import GGUFHeader
-from longshore.models.model_memory import ModelMemory, Serving
+from longshore.models.model_memory import MOST_CONCURRENCY, ModelMemory, Serving
 from longshore.models.model_registry import ModelFacts
 from longshore.models.safetensors import SafetensorsModel
 from longshore.models.serving import is_url
 from longshore.models.visible import shown
-from longshore.scheduling.serving.memory import estimate
+from longshore.scheduling.serving.memory import MOST_REQUESTS, estimate
 from longshore.scheduling.serving.proposals import propose
 
 Told = Callable[[int, int], None]
@@ -49,6 +49,8 @@ class ReadModel:
     key_heads: int = 0
     context: int | None = None
     """Tokens of the longest text that it was trained on."""
+    most_requests: int = MOST_CONCURRENCY
+    """At a time, of one engine."""
 
     def facts(self, serving: Serving, *, context_is_said: bool) -> ModelFacts:
         """Return what is stored of it. Unless the context was said, it is no longer than what the
@@ -78,7 +80,7 @@ def read_files(source: str) -> ReadModel:
         lambda serving: estimate(header, serving).model_copy(update={"source": source}),
         layers=_number(header, "block_count"), heads=heads,
         key_heads=_number(header, "attention.head_count_kv") or heads,
-        context=_number(header, "context_length") or None,
+        context=_number(header, "context_length") or None, most_requests=MOST_REQUESTS,
     )  # fmt: skip
 
 

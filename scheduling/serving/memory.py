@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from longshore.models.errors import UnsatisfiableError
 from longshore.models.gguf import TENSOR_TYPES, GGUFHeader
-from longshore.models.model_memory import MOST_CONCURRENCY, CacheType, ModelMemory, Serving
+from longshore.models.model_memory import CacheType, ModelMemory, Serving
 from longshore.models.text import count
 from longshore.scheduling.serving.header_sizes import named, needed_size, per_layer, size_of
 from longshore.scheduling.serving.windows import WINDOWED, Windows, windows_of
@@ -42,6 +42,8 @@ _SIZED = re.compile(r"blk\.(\d{1,5})\.(attn_q|attn_k|attn_v|ffn_up)\.weight", re
 """Tensors whose outputs the header tells."""
 _FLOAT = 4
 _MOST_LAYERS = 10_000
+MOST_REQUESTS = 256
+"""At a time: of one context of llama.cpp (LLAMA_MAX_SEQ in its src/llama-cparams.h)."""
 _FIXED = 2 * 2**20
 """Bytes of compute buffers that depend on nothing."""
 
@@ -69,6 +71,11 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
     Raises UnsatisfiableError, with the key that is missing or wrong, where the header does not
     say how large the model is, where its tensors say otherwise, or where it cannot be served so.
     """
+    if serving.concurrency > MOST_REQUESTS:
+        raise UnsatisfiableError(
+            f"concurrency is {serving.concurrency:,}: llama.cpp serves at most {MOST_REQUESTS} "
+            "requests at a time; a service may have more replicas"
+        )
     shape = _shape(header)
     types, of_layers = Counter[str](), Counter[int]()
     for tensor in header.tensors:
@@ -111,12 +118,15 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
     )
 
 
-def most_that_fit(needs: Callable[[Serving], ModelMemory], serving: Serving, memory: float) -> int:
-    """Return how many requests at a time a GPU of so many GB has room for; 0: not one.
+def most_that_fit(
+    needs: Callable[[Serving], ModelMemory], serving: Serving, memory: float, most: int
+) -> int:
+    """Return how many requests at a time, up to `most`, a GPU of so many GB has room for; 0: not
+    one.
 
     `needs` says what a model needs where it is served so. Raises what that raises.
     """
-    least, most = 0, MOST_CONCURRENCY
+    least = 0
     while least < most:
         tried = (least + most + 1) // 2
         wanted = serving.model_copy(update={"concurrency": tried})

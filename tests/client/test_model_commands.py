@@ -42,6 +42,17 @@ def test_the_same_is_there_as_json(cli: Cli, model: Path) -> None:
     assert told["total"] == sum(told[part] for part in ("weights", "cache", "state", "compute"))
 
 
+def test_more_requests_than_the_engine_takes_are_refused(cli: Cli, model: Path) -> None:
+    asked = ("models", "estimate", str(model), "--context", "256")
+    ran = cli(*asked, "--concurrency", "257")
+    assert ran.code == 69
+    assert "concurrency is 257: llama.cpp serves at most 256 requests at a time" in " ".join(
+        ran.err.split()
+    )
+    ran = cli(*asked, "--concurrency", "256", "--gpu-memory", "500GB")
+    assert "has room for 256 requests at a time; no more can be asked for." in ran.out
+
+
 def test_a_note_does_not_go_into_the_result(cli: Cli, model: Path) -> None:
     ran = cli("models", "estimate", str(model), "--context", "4096", "--gpu-memory", "1MB")
     assert "trained on 2,048 tokens" in ran.err

@@ -163,8 +163,10 @@ def test_more_is_never_said_to_need_less(
     ):
         assert estimate(header, more).total >= said.total
     assert said.total == (said.weights + said.cache + said.state + said.compute + said.overhead)
-    room = most_that_fit(lambda asked: estimate(header, asked), fewer, said.total / 1e9)
+    room = most_that_fit(lambda asked: estimate(header, asked), fewer, said.total / 1e9, 256)
     assert room >= requests
+    if room == 256:
+        return
     beyond = fewer.model_copy(update={"concurrency": room + 1})
     assert estimate(header, beyond).total > said.total
 
