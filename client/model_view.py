@@ -182,7 +182,8 @@ def estimate_table(found: ModelMemory) -> Table:
 
 
 def fits_line(most: int, memory: float, highest: int) -> str:
-    """Return how many requests at a time fit on a GPU of so many GB, of `highest` that can be asked for."""
+    """Return how many requests at a time fit on a GPU of so many GB; `highest` are the most that
+    can be asked for."""
     gpu = f"A GPU of {format_gb(memory)}"
     if not most:
         return f"{gpu} has no room for it, not even for one request at a time."
