@@ -20,7 +20,13 @@ from longshore.activities.snapshot import load_nodes, load_recent
 from longshore.activities.staged_data import held_by
 from longshore.activities.usage import load_pool_to_plan
 from longshore.client.buying import decide_on_pool
-from longshore.client.preempt_plan import asks_for_cost, cost_of_meeting, quote_of
+from longshore.client.preempt_plan import (
+    asks_for_cost,
+    cost_of_meeting,
+    plan_of,
+    quote_of,
+    with_job,
+)
 from longshore.models.buying import UnmetJob
 from longshore.models.data import HeldData
 from longshore.models.durations import Learnt
@@ -52,6 +58,8 @@ from longshore.scheduling.packer import place
 
 MARKETS_WITHIN = 10.0
 """Seconds: a submit does not wait longer for prices."""
+MOST_WAITING = 1000
+"""Jobs of a queue beside which a submit looks for whom to stop: beside more that takes long."""
 _THIS = "this-job"
 
 
@@ -81,8 +89,18 @@ async def forecast(
         prices = await _prices(connection, [node for node, _ in alone.held])
         holds = await held_by(connection, [node for node, _ in alone.held[:1]])
         deadline = spec.deadline_at(now)
-        inputs = None if deadline is None else await _inputs(connection, spec, job, settings)
         waits = await why_waits(connection, pool, spec.start_below, now)
+        blocked = unpaid or waits or begins_at is not None
+        may_stop = (
+            pool.preemption.enabled
+            and alone.kind is not PlacementKind.EXISTING_NODE
+            and not blocked
+            and (waiting or 0) <= MOST_WAITING
+        )
+        inputs = None
+        if may_stop or deadline is not None:
+            inputs = await read_inputs(connection, spec.pool, margins=settings.margins)
+            inputs = await with_job(connection, inputs, spec, job.smallest, now)
     bought, left, away, not_yet = None, None, "", ""
     if pool.buying.enabled and not unpaid and alone.kind is not PlacementKind.EXISTING_NODE:
         latest = start_by(job, deadline, pool.buying, now)
@@ -95,7 +113,12 @@ async def forecast(
             away = f"the markets gave no price within {MARKETS_WITHIN:g} s"
         except LongshoreError as error:
             away = str(error)
-    found = forecast_of(job, spec.pool, alone, waiting or 0, prices, bought, left, now)
+    quote = quote_of(bought, _THIS) if bought and not not_yet else None
+    stops = plan_of(inputs, inputs.queue[-1], quote, now) if inputs and may_stop else None
+    if stops is not None:
+        async with database().transaction() as connection:
+            prices = await _prices(connection, [each.node_id for each in stops.gains])
+    found = forecast_of(job, spec.pool, alone, waiting or 0, prices, bought, left, now, stops)
     if not_yet and found.kind is ForecastKind.BUYS:
         found = forecast_of_no_purchase_yet(found, spec.pool, not_yet)
     node_id = next((node for node, _ in alone.held), None)
@@ -107,7 +130,8 @@ async def forecast(
         found = found.model_copy(update={"says": told, "not_known": away})
     if unpaid:
         found = forecast_of_unfunded_wait(unpaid)
-    starts_now = found.kind is ForecastKind.STARTS and found.ready_at is not None
+    starts = found.kind in (ForecastKind.STARTS, ForecastKind.PREEMPTS)
+    starts_now = starts and found.ready_at is not None
     later = pool.buying.enabled and found.kind is not ForecastKind.BUYS and not starts_now
     simulated = settings.market == "simulated"
     simulated = simulated and bool(prices or bought)
@@ -118,9 +142,9 @@ async def forecast(
         found = forecast_of_later(found, begins_at, now)
         later = pool.buying.enabled
     if deadline is not None and inputs is not None:
-        quote = quote_of(bought, _THIS) if bought and not not_yet else None
         start = None if found.ready_at is None else StartRange.at(found.ready_at)
-        if found.kind is not ForecastKind.BUYS and begins_at is None and not (waits or unpaid):
+        known = (ForecastKind.BUYS, ForecastKind.PREEMPTS)
+        if found.kind not in known and not blocked:
             start = _start_beside_others(job, inputs, now)
         found = _with_deadline(found, spec, deadline, start, learnt, inputs, quote, now)
     return found.model_copy(update={"simulated": simulated, "buys_later": later})
@@ -136,14 +160,6 @@ def _why_unpaid(funding: PoolFunding | None) -> str:
     """Return for which hard quota the job would wait, or why no budget pays for it where it has
     to; empty where it would wait for neither."""
     return funding.unfunded[_THIS] if funding and _THIS in funding.held else ""
-
-
-async def _inputs(
-    connection: AsyncConnection, spec: JobSpec, job: JobRequest, settings: Settings
-) -> PreemptionInputs:
-    """Return what says whom the job could preempt, with it in the queue."""
-    inputs = await read_inputs(connection, spec.pool, margins=settings.margins)
-    return inputs.model_copy(update={"queue": (*inputs.queue, job.smallest)})
 
 
 def _start_beside_others(

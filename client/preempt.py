@@ -10,7 +10,6 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
-from longshore.activities.funding.planning import funding_beside
 from longshore.activities.funding.rows import has_budgets
 from longshore.activities.funding.use import hours_of, paid_now
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
@@ -19,7 +18,7 @@ from longshore.activities.views import Views
 from longshore.client.api import Longshore
 from longshore.client.buying import decide_on_pool
 from longshore.client.calls import known_job, quiet_runtime
-from longshore.client.preempt_plan import plan_of, quote_of, store_away
+from longshore.client.preempt_plan import plan_of, quote_of, store_away, with_job
 from longshore.models.base import Frozen, Instant
 from longshore.models.buying import UnmetJob
 from longshore.models.document import read_document
@@ -38,7 +37,6 @@ from longshore.models.views import JobView
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.deadline import start_by
 from longshore.scheduling.forecast import as_if_begun, says_later
-from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.order import counted_as
 from longshore.scheduling.preemption.payers import says_who_would_pay
 from longshore.scheduling.preemption.plan import plan_preemption
@@ -216,7 +214,7 @@ async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRu
         async with database.transaction() as connection:
             await load_pool(connection, spec.pool, known=True)
             inputs = await read_inputs(connection, spec.pool, away, margins=settings.margins)
-            inputs = await _with_job(connection, inputs, spec, request, now)
+            inputs = await with_job(connection, inputs, spec, request, now)
             payers = await _payers(connection, inputs)
         found = await _decide_beside(inputs, spec, inputs.queue[-1], now, away)
         found = await _with_payers(database, found, inputs, payers)
@@ -224,23 +222,6 @@ async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRu
         await database.close()
     later = _later(begins_at, now, found.notes)
     return found.model_copy(update=later) if later else found
-
-
-async def _with_job(
-    connection: AsyncConnection,
-    inputs: PreemptionInputs,
-    spec: JobSpec,
-    request: JobRequest,
-    now: datetime,
-) -> PreemptionInputs:
-    """Return a pool as if the job were in its queue, with who would pay for it."""
-    funding = await funding_beside(connection, inputs.spec, request, spec, inputs.nodes, now)
-    packing = inputs.spec.packing
-    if funding is not None:
-        packing = packing.model_copy(update={"funding": funding})
-    pool = inputs.spec.model_copy(update={"packing": packing})
-    queue = where_paid((*inputs.queue, request), packing.funding, everyone=True)
-    return inputs.model_copy(update={"spec": pool, "queue": tuple(queue)})
 
 
 async def _decide_beside(

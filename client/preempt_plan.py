@@ -3,17 +3,39 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from longshore.activities.checkpoints.rows import checkpoints_of
+from longshore.activities.funding.planning import funding_beside
 from longshore.activities.preemption_inputs import PreemptionInputs
 from longshore.models.buying import BuyDecision
 from longshore.models.deadline import DeadlineCost, DeadlineJudgment, DeadlineOutlook
 from longshore.models.errors import StoreError, UnavailableError
+from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
 from longshore.models.preemption import BuyQuote, Overcommit, PreemptionPlan, Way, WayKind
 from longshore.models.settings import Settings
 from longshore.scheduling.deadline import LikelyDuration, what_it_costs
+from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.order import queue_order, with_turns
 from longshore.scheduling.preemption.plan import plan_preemptions
+
+
+async def with_job(
+    connection: AsyncConnection,
+    inputs: PreemptionInputs,
+    spec: JobSpec,
+    request: JobRequest,
+    now: datetime,
+) -> PreemptionInputs:
+    """Return a pool as if the job were in its queue, as the last, with who would pay for it."""
+    funding = await funding_beside(connection, inputs.spec, request, spec, inputs.nodes, now)
+    packing = inputs.spec.packing
+    if funding is not None:
+        packing = packing.model_copy(update={"funding": funding})
+    pool = inputs.spec.model_copy(update={"packing": packing})
+    queue = where_paid((*inputs.queue, request), packing.funding, everyone=True)
+    return inputs.model_copy(update={"spec": pool, "queue": tuple(queue)})
 
 
 def plan_of(

@@ -11,6 +11,8 @@ class ForecastKind(StrEnum):
 
     STARTS = "starts"
     """A node has room for it."""
+    PREEMPTS = "preempts"
+    """Jobs that run are stopped for it."""
     BUYS = "buys"
     """Its pool would buy machines for it."""
     WAITS = "waits"

@@ -14,8 +14,12 @@ from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
 from longshore.models.moment import said_at
 from longshore.models.placement import Decision, PlacementKind
-from longshore.models.text import count, dollars, format_duration, format_places
+from longshore.models.preemption import PreemptionPlan, Victim
+from longshore.models.text import count, dollars, format_duration, format_places, listed
 from longshore.models.units import format_gb
+
+_NAMED = 3
+"""Jobs by name, of those that are stopped."""
 
 
 def forecast_of(
@@ -27,16 +31,19 @@ def forecast_of(
     bought: BuyDecision | None,
     left_today: int | None,
     now: datetime,
+    stops: PreemptionPlan | None = None,
 ) -> Forecast:
     """Return the forecast of a job.
 
     `alone` is where the packer would put it now, `waiting` how many jobs wait in its pool,
     `prices` those of nodes that were bought, `bought` what its pool would buy with it in its queue
     (None where the pool does not buy), `left_today` micro-dollars that the pool may still commit
-    today.
+    today, `stops` whom it would stop for the job.
     """
     if alone.kind is PlacementKind.EXISTING_NODE:
         return _starts(job, pool, alone, waiting, prices, now)
+    if stops is not None and stops.preempts:
+        return _preempts(job, stops, prices)
     plans = [plan for plan in bought.plans if job.id in plan.serves] if bought else []
     if plans:
         return _buys(job, pool, plans, left_today)
@@ -159,6 +166,25 @@ def data_says(
     return f"; first {' and '.join(said)} {'is' if len(said) == 1 else 'are'} fetched{to}"
 
 
+def _preempts(job: JobRequest, stops: PreemptionPlan, prices: Mapping[str, NodePrice]) -> Forecast:
+    held = [(each.node_id, each.gpu_indices) for each in stops.gains]
+    cost, told = _paid(job, held, prices)
+    names = listed([victim.job_id for victim in stops.victims], _NAMED)
+    start = "" if stops.start is None else f", at about {stops.start:%H:%M:%S} UTC"
+    says = (
+        f"would start on {format_places(held)} once {names} {_be(stops.victims)} stopped for "
+        f"it{start}: that loses {dollars(stops.cost)} of work and time; {told}"
+    )
+    return Forecast(
+        kind=ForecastKind.PREEMPTS, says=says, expected_micro_usd=cost, most_micro_usd=cost,
+        ready_at=stops.start,
+    )  # fmt: skip
+
+
+def _be(victims: Sequence[Victim]) -> str:
+    return "is" if len(victims) == 1 else "are"
+
+
 def _starts(
     job: JobRequest,
     pool: str,
@@ -167,27 +193,9 @@ def _starts(
     prices: Mapping[str, NodePrice],
     now: datetime,
 ) -> Forecast:
-    hours = job.expected_duration / timedelta(hours=1)
-    share = job.milli / 1000
-
-    def held(node: str, gpus: Sequence[int]) -> int:
-        return max(prices[node].gpus, len(gpus)) if job.sensitive else len(gpus)
-
-    by_use = [
-        round(held(node, gpus) * share * prices[node].micro_per_gpu_hour * hours)
-        for node, gpus in alone.held
-        if node in prices and prices[node].by_use and not alone.borrowed_from
-    ]
-    cost = sum(by_use)
+    cost, told = _paid(job, alone.held, prices)
     if alone.borrowed_from:
-        told = f"that is a spare of {alone.borrowed_from}, which lends and pays for it"
-    elif by_use:
-        told = f"about {dollars(cost)} for {format_duration(job.expected_duration)}"
-    elif paid := [prices[node].paid_until for node, _ in alone.held if node in prices]:
-        until = min((end for end in paid if end is not None), default=None)
-        told = "its time is paid for" + (f" until {until:%H:%M} UTC" if until else "")
-    else:
-        told = "nothing is bought for it"
+        cost, told = 0, f"that is a spare of {alone.borrowed_from}, which lends and pays for it"
     where = format_places(alone.held)
     first = f"{count(waiting, 'job')} wait{'s' * (waiting == 1)} in pool {pool} already"
     says = f"fits on {where} now, and {first}" if waiting else f"would start now on {where}"
@@ -195,6 +203,30 @@ def _starts(
         kind=ForecastKind.STARTS, says=f"{says}: {told}", expected_micro_usd=cost,
         most_micro_usd=cost, ready_at=None if waiting else now,
     )  # fmt: skip
+
+
+def _paid(
+    job: JobRequest, held: Sequence[tuple[str, Sequence[int]]], prices: Mapping[str, NodePrice]
+) -> tuple[int, str]:
+    """Return what a job commits on GPUs that are there, in micro-dollars, and how that is said."""
+    hours = job.expected_duration / timedelta(hours=1)
+    share = job.milli / 1000
+
+    def billed(node: str, gpus: Sequence[int]) -> int:
+        return max(prices[node].gpus, len(gpus)) if job.sensitive else len(gpus)
+
+    by_use = [
+        round(billed(node, gpus) * share * prices[node].micro_per_gpu_hour * hours)
+        for node, gpus in held
+        if node in prices and prices[node].by_use
+    ]
+    if by_use:
+        cost = sum(by_use)
+        return cost, f"about {dollars(cost)} for {format_duration(job.expected_duration)}"
+    if paid := [prices[node].paid_until for node, _ in held if node in prices]:
+        until = min((end for end in paid if end is not None), default=None)
+        return 0, "its time is paid for" + (f" until {until:%H:%M} UTC" if until else "")
+    return 0, "nothing is bought for it"
 
 
 def _buys(

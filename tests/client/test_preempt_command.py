@@ -10,10 +10,12 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.client.preempt import PreemptionDryRun
+from longshore.models.forecast import Forecast, ForecastKind
 from longshore.models.money import micro_of
 from longshore.models.node_messages import ProcessReport
 from longshore.models.preemption import Way, WayKind
 from longshore.models.settings import Settings
+from longshore.models.text import format_gpus, listed
 from longshore.models.views import Explanation, JobView
 from tests.client.conftest import Command, Ran
 from tests.support.market import RunningMarket
@@ -315,6 +317,12 @@ async def test_what_it_shows_is_what_then_happens(
             wish = ("--gpus", str(gpus), "--set", f"priority={priority}")
             running.append(await submitted(longshore, pool, *wish))
             await node.started(running[-1])
+        asks = ("--pool", pool, "--gpus", "4", "--set", "priority=8", "--json", "--", "true")
+        off = await longshore("submit", "--dry-run", *asks)
+        assert Forecast.model_validate_json(off.out).kind is ForecastKind.WAITS
+        await set_pool(longshore, pool, "enabled=true")
+        told = Forecast.model_validate_json((await longshore("submit", "--dry-run", *asks)).out)
+        await set_pool(longshore, pool, "enabled=false")
         high = await submitted(longshore, pool, "--gpus", "4", "--set", "priority=8")
 
         async def waits() -> str:
@@ -323,6 +331,12 @@ async def test_what_it_shows_is_what_then_happens(
 
         shown = PreemptionDryRun.model_validate_json(await eventually(waits)).plan
         assert 0 < len(shown.victims) < len(running)
+        assert (told.kind, told.expected_micro_usd) == (ForecastKind.PREEMPTS, 0)
+        stopped = listed([victim.job_id for victim in shown.victims], 3)
+        (gain,) = shown.gains
+        gpus = format_gpus(gain.gpu_indices)
+        assert told.says.startswith(f"would start on {node.id} {gpus} once {stopped} ")
+        assert told.ready_at is not None
         assert node.stops == []
         await set_pool(longshore, pool, "enabled=true")
         await eventually(lambda: len(node.stops) >= len(shown.victims))
@@ -338,10 +352,9 @@ async def test_what_it_shows_is_what_then_happens(
         assert plan.victims == (), "its victims keep no GPU that could be freed again"
         assert plan.reason.startswith("its GPUs are being freed already: ")
         for stop in node.stops:
-            stopped = ProcessReport(exit_code=143, stopped_for=stop.reason)
-            await node.end(stop.key.job_id, report=stopped)
+            report = ProcessReport(exit_code=143, stopped_for=stop.reason)
+            await node.end(stop.key.job_id, report=report)
         request = await node.started(high)
-        (gain,) = shown.gains
         assert request.placement.gpu_indices == gain.gpu_indices
         why = await longshore("why", shown.victims[0].job_id)
         assert f" preempted for {high}, " in " ".join(why.out.split())

@@ -9,6 +9,7 @@ from longshore.models.buying import BuyDecision, BuyingRule, NodeShape, Purchase
 from longshore.models.data import DataSet, HeldData
 from longshore.models.forecast import ForecastKind, NodePrice
 from longshore.models.job import Tier
+from longshore.models.preemption import GainedGPUs, PreemptionPlan, Victim
 from longshore.scheduling.forecast import data_says, forecast_of, forecast_of_later
 from longshore.scheduling.packer import place
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
@@ -38,12 +39,13 @@ def forecast(
     bought: BuyDecision | None = None,
     waiting: int = 0,
     left: int | None = None,
+    stops: PreemptionPlan | None = None,
     **fields: Any,
 ):
     job = a_job("this", **fields)
     nodes = [a_node("node-a", busy=() if fits else range(8))]
     alone = place(job, nodes, POLICY, NOW)
-    return forecast_of(job, "red", alone, waiting, prices or {}, bought, left, NOW)
+    return forecast_of(job, "red", alone, waiting, prices or {}, bought, left, NOW, stops)
 
 
 def test_it_starts_on_a_node_that_was_not_bought() -> None:
@@ -97,6 +99,32 @@ def test_what_would_be_bought_for_it_is_told_with_its_caps() -> None:
         "Nov 12:00 UTC for it and 1 other job: about $32.00, at most $36.00, ready about 12:08 "
         "UTC; it may commit $1.00 more today"
     )
+
+
+def test_a_job_that_others_are_stopped_for_is_told_whom_and_what_they_lose() -> None:
+    def victim(name: str) -> Victim:
+        return Victim(job_id=name, priority=1, nodes=("node-a",), gpus=1, recompute=0, write=0,
+                      requeue=0, total=DOLLAR)  # fmt: skip
+
+    gains = (GainedGPUs(node_id="node-a", gpu_indices=(0, 1)),)
+    soon = NOW + timedelta(seconds=20)
+    stops = PreemptionPlan(job_id="this", at=NOW, victims=(victim("low"),), gains=gains,
+                           cost=DOLLAR, start=soon, reason="")  # fmt: skip
+    found = forecast(fits=False, stops=stops, bought=decided(a_plan("this")))
+    assert (found.kind, found.expected_micro_usd) == (ForecastKind.PREEMPTS, 0)
+    assert found.ready_at == soon
+    assert found.says == (
+        "would start on node-a GPUs 0-1 once low is stopped for it, at about 12:00:20 UTC: that "
+        "loses $1.00 of work and time; nothing is bought for it"
+    )
+    many = stops.model_copy(update={"victims": tuple(map(victim, "abcde"))})
+    prices = {"node-a": NodePrice(micro_per_gpu_hour=2 * DOLLAR, by_use=True)}
+    found = forecast(fits=False, stops=many, prices=prices)
+    assert found.expected_micro_usd == 4 * DOLLAR
+    assert " once a, b, c and 2 more are stopped for it" in found.says
+    assert forecast(fits=True, stops=many).kind is ForecastKind.STARTS
+    nobody = stops.model_copy(update={"victims": ()})
+    assert forecast(fits=False, stops=nobody).kind is ForecastKind.WAITS
 
 
 def test_a_job_that_nothing_is_bought_for_is_told_why_it_waits() -> None:
