@@ -14,11 +14,13 @@ from longshore.models.buying import BuyDecision, BuyingPolicy, UnmetJob
 from longshore.models.buying_document import BuyingDocument
 from longshore.models.caps_left import CapsLeft
 from longshore.models.document import read_document
+from longshore.models.funding import PoolFunding
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.buying_status import what_helps
 from longshore.scheduling.buying.plan import decide, why_not_yet
 from longshore.scheduling.buying.start_below import decide_below
 from longshore.scheduling.buying.state import BuyingState
+from longshore.scheduling.funding.where_paid import up_to_paid, where_paid
 
 
 class DryRun(Frozen):
@@ -67,10 +69,12 @@ async def decide_on_pool(
     now: datetime,
     beside: UnmetJob | None = None,
     settings: Settings | None = None,
+    funding: PoolFunding | None = None,
 ) -> DryRun:
     """Return what would be bought for a pool's queue at the configured markets.
 
-    With `beside` as if that job waited in the queue too. Raises UnavailableError without a
+    With `beside` as if that job waited in the queue too; `funding` says who would pay then, where
+    a budget or a quota concerns that job. Raises UnavailableError without a
     database, NotFoundError without a market or for no such pool.
     """
     settings = settings or Settings()
@@ -78,6 +82,9 @@ async def decide_on_pool(
     try:
         async with database.transaction() as connection:
             spec = await load_pool_to_plan(connection, pool, settings.margins, known=True)
+            if funding is not None:
+                packing = spec.packing.model_copy(update={"funding": funding})
+                spec = spec.model_copy(update={"packing": packing})
             need = await read_need(connection, spec)
             coming = await under_way(connection, spec)
             tenants = tenants_of(need) | ({beside.tenant} if beside else set())
@@ -90,6 +97,8 @@ async def decide_on_pool(
     policy = _as_if_on(spec.first_purchases)
     unmet = need.unmet
     if beside is not None:
+        (asked,) = up_to_paid(where_paid([beside.request], funding, everyone=True), funding)
+        beside = beside.model_copy(update={"request": asked})
         unmet = unmet.model_copy(update={"jobs": (*unmet.jobs, beside)})
     async with open_markets(settings) as markets:
         views = await look_at(markets, unmet, policy, now, closed, refused)

@@ -107,7 +107,7 @@ async def forecast(
         beside = UnmetJob(request=job, tenant=spec.tenant, start_by=latest)
         try:
             async with asyncio.timeout(MARKETS_WITHIN):
-                ran = await decide_on_pool(spec.pool, now, beside, settings)
+                ran = await decide_on_pool(spec.pool, now, beside, settings, funding)
             bought, left, not_yet = ran.decision, ran.left_today_micro_usd, ran.not_yet
         except TimeoutError:
             away = f"the markets gave no price within {MARKETS_WITHIN:g} s"

@@ -29,6 +29,7 @@ from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.job_status import JobState
 from longshore.models.node import Node
 from longshore.models.placement import PackingPolicy
+from longshore.models.pool import PoolSpec
 from longshore.models.preemption import BuyQuote, Overcommit, PreemptionPlan, RunningWork
 from longshore.models.preemption_document import PreemptionState
 from longshore.models.settings import Settings
@@ -253,7 +254,7 @@ async def _decide(
     quote, no_price = None, "buying is off for this pool"
     if inputs.spec.buying.enabled:
         try:
-            quote, no_price = await _quote(inputs.spec.name, request.id, now, beside)
+            quote, no_price = await _quote(inputs.spec, request.id, now, beside)
         except LongshoreError as error:
             no_price = str(error)
     found = plan_of(inputs, request, quote, now)
@@ -300,10 +301,11 @@ def _no_plan(inputs: PreemptionInputs, request: JobRequest) -> str:
 
 
 async def _quote(
-    pool: str, job_id: str, now: datetime, beside: UnmetJob | None
+    pool: PoolSpec, job_id: str, now: datetime, beside: UnmetJob | None
 ) -> tuple[BuyQuote | None, str]:
     """Return what it would cost to buy for the job, or why nothing would be bought for it."""
-    bought = await decide_on_pool(pool, now, beside)
+    funding = pool.packing.funding if beside else None
+    bought = await decide_on_pool(pool.name, now, beside, funding=funding)
     quote = quote_of(bought.decision, job_id)
     why = f"nothing would be bought for it now: {bought.decision.reason}"
     return quote, "" if quote else why

@@ -13,6 +13,7 @@ from longshore.activities.buying.incoming_capacity import purchases_under_way
 from longshore.activities.buying.reasons import read_standing
 from longshore.activities.database import Database, clock
 from longshore.activities.ever_held import nodes_if_none_could_hold
+from longshore.activities.funding.planning import funding_beside
 from longshore.activities.funding.quotas import why_too_many_wait
 from longshore.activities.funding.refusals import why_never_taken
 from longshore.activities.queue_rows import never_held
@@ -87,6 +88,10 @@ async def preflight(
             if pool.growth is not Growth.OPEN:
                 raise UnsatisfiableError(never_held(job, spec, pool, nodes, now))
             coming = await purchases_under_way(connection, pool)
+            if pool.buying.enabled:
+                funding = await funding_beside(connection, pool, job, spec, nodes, now)
+                packing = pool.packing.model_copy(update={"funding": funding})
+                pool = pool.model_copy(update={"packing": packing})
             standing = await read_standing(connection, pool, now, spec.tier)
     except UnavailableError as error:
         return (f"could not look at the nodes first ({error})",)

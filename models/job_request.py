@@ -168,6 +168,18 @@ class JobRequest(ResourceRequest):
             }
         )  # fmt: skip
 
+    def up_to(self, gpus: int) -> "JobRequest":
+        """Return a malleable job as one that is to have at most so many GPUs, one of its sizes;
+        any other as it is."""
+        sizes = self.malleable
+        if sizes is None or gpus >= sizes.target:
+            return self
+        update = {
+            "malleable": sizes.model_copy(update={"desired": gpus}),
+            "max_duration": self.max_duration,
+        }
+        return self.at_size(gpus).model_copy(update=update)
+
     @property
     def smallest(self) -> "JobRequest":
         """A malleable job as one that wants its fewest GPUs; any other as it is."""

@@ -49,7 +49,8 @@ def forecast_of(
         return _buys(job, pool, plans, left_today)
     why = [f"would wait in pool {pool}: {alone.reason}"]
     if bought is not None and bought.reason:
-        why.append(f"nothing would be bought for it now: {bought.reason}")
+        not_bought = bought.in_vain.get(job.id, bought.reason)
+        why.append(f"nothing would be bought for it now: {not_bought}")
     start = alone.estimated_start
     return Forecast(kind=ForecastKind.WAITS, says="; ".join(why), ready_at=start)
 

@@ -136,7 +136,9 @@ class BuyingActivities:
             f"{window.ends_at:%H:%M} UTC: its machines are started again"
             for window in used
         )
-        decision = decision.model_copy(update={"reason": reason})
+        # What kept it from buying counts no more: it was decided without the markets.
+        update = {"reason": reason, "why": "", "limits": ()}
+        decision = decision.model_copy(update=update)
         await self._note(spec.name, decision, decision.coming)
         return Bought(reason=reason, takes_up=tuple(window.block_id for window in used))
 

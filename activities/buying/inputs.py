@@ -42,7 +42,7 @@ from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from longshore.scheduling.buying.options import windows_to_ask
 from longshore.scheduling.buying.unverifiable_constraints import why_unverifiable
 from longshore.scheduling.deadline import start_by
-from longshore.scheduling.funding.where_paid import where_paid
+from longshore.scheduling.funding.where_paid import up_to_paid, where_paid
 
 ANSWER_WITHIN = 30.0
 """Seconds that a market has for all of its answers."""
@@ -83,7 +83,8 @@ async def read_need(connection: AsyncConnection, spec: PoolSpec) -> PoolNeed:
     known = {row.id: (row.tenant, row.deadline_at) for row in tenants}
     bought = await _bought_for(connection, pool)
     queue = [entry.request for entry in await load_queue(connection, pool) if not entry.held]
-    queue = where_paid(queue, spec.packing.funding, everyone=True)
+    funding = spec.packing.funding
+    queue = up_to_paid(where_paid(queue, funding, everyone=True), funding)
     nodes = await load_nodes(connection, pool)
     requests, nodes = await with_locality(connection, pool, spec.packing, queue, nodes)
     jobs = tuple(

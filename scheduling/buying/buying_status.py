@@ -83,6 +83,11 @@ def buying_status(
             f"buying is stopped: {stopped}",
             f"let pools buy again: `longshore market resume`; {_THEN}",
         )
+    if why := pool.packing.unfunded.get(job_id):
+        return BuyingStatus(
+            f"nothing is bought for it: {why}",
+            f"have a budget pay for it: `longshore fund {job_id or 'JOB'}` says what would",
+        )
     if last is not None and _named(last) == [HeldBy.NO_MARKET]:
         return BuyingStatus(
             "no market is configured to buy at",

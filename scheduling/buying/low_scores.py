@@ -29,7 +29,7 @@ def without_low_scores(unmet: Unmet, fleet: Fleet, now: datetime) -> tuple[Unmet
         Option(
             kind=_kind(job.request, unfunded),
             tier=job.request.tier,
-            title=f"buy for {job.request.id}", lost=low[job.request.id],
+            title=f"buy for {job.request.id}", lost=low[job.request.id], job_id=job.request.id,
         )
         for job in unmet.jobs
         if job.request.id in low

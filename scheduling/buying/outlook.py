@@ -141,7 +141,10 @@ def _shares(planned: CyclePlan, wanted: Mapping[str, JobRequest], now: datetime)
     """Return what a plan of `now` gives to each job, now or later."""
     found: _Shares = {}
     for decision in planned.placements:
-        end = now + max(wanted[decision.job_id].expected_duration, _SHORTEST)
+        job = wanted[decision.job_id]
+        if job.malleable is not None:  # on fewer GPUs it takes longer
+            job = job.at_size(sum(len(gpus) for _, gpus in decision.held))
+        end = now + max(job.expected_duration, _SHORTEST)
         found[decision.job_id] = [
             _Share(node_id, gpus, decision.slices, now, end) for node_id, gpus in decision.held
         ]

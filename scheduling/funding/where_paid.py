@@ -26,6 +26,15 @@ def where_paid(
     return [_narrowed(job, on) if on and (on.must or everyone) else job for job, on in asked]
 
 
+def up_to_paid(jobs: Iterable[JobRequest], funding: PoolFunding | None) -> list[JobRequest]:
+    """Return jobs as machines are bought for them: malleable ones are to have no more GPUs than
+    somebody pays for, and take as long as on so many."""
+    if funding is None or not funding.sizes:
+        return list(jobs)
+    sizes = funding.sizes
+    return [job.up_to(sizes[job.id]) if job.id in sizes else job for job in jobs]
+
+
 def paid_first(job: JobRequest, funding: PoolFunding | None) -> JobRequest | None:
     """Return a job that may start unfunded as one that asks for nodes on which somebody pays: it
     is to start on one of those if it can. None where it asks for no others as it is."""

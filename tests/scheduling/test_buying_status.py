@@ -10,11 +10,12 @@ from longshore.models.buying import (
     CapacityUnderWay,
     NodeShape,
 )
+from longshore.models.funding import PoolFunding
 from longshore.models.job import Tier
 from longshore.models.limit import HeldBy, Limit
 from longshore.models.money import micro_of
 from longshore.models.placement import PackingPolicy
-from longshore.models.pool import PoolSpec
+from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.spending import BuyingRecord
 from longshore.models.topology import Gang
 from longshore.scheduling.buying.buying_status import NO_BUYING, Failed, buying_status, for_job
@@ -33,6 +34,28 @@ def decided_before(held_by: str, reason: str = "wait: so it is", needs: str = ""
 
 def test_a_pool_that_may_not_buy_has_nothing_to_say() -> None:
     assert buying_status(PoolSpec(name="p"), "again", decided_before("caps.per_day")) == NO_BUYING
+
+
+def test_a_job_that_nobody_pays_for_is_told_so_and_what_says_what_would() -> None:
+    why = "no budget pays for 1 GPU: NO_ENVELOPE"
+    funding = PoolFunding({}, {"a": why}, frozenset())
+    packing = POOL.packing.model_copy(update={"funding": funding})
+    pool = POOL.model_copy(update={"packing": packing})
+    for last in (None, decided_before("", "nothing is lacking"), decided_before("caps.per_day")):
+        standing = buying_status(pool, "", last, NOW, job_id="a")
+        assert not standing.buys
+        assert standing.says == f"nothing is bought for it: {why}"
+        assert "`longshore fund a`" in standing.helps
+        assert buying_status(pool, "", last, NOW, job_id="b") == buying_status(POOL, "", last, NOW)
+
+
+def test_what_kept_it_from_buying_for_one_job_is_told_to_that_job() -> None:
+    packing = PoolPacking().model_copy(
+        update={"funding": PoolFunding({}, {"a": "nobody pays"}, frozenset())}
+    )
+    decision = decided([a_job("a")], cloud(("2.40", 1)), packing=packing)
+    assert decision.plans == ()
+    assert decision.in_vain == {"a": "nobody pays"}
 
 
 def test_a_pool_buys_unless_something_is_known_to_keep_it() -> None:
