@@ -9,7 +9,7 @@ import pytest
 
 from longshore.client.api import Longshore
 from longshore.models.forecast import ForecastKind
-from longshore.models.funding import Budget, Tenant
+from longshore.models.funding import Budget, Quotas, Tenant
 from longshore.models.job_status import JobState
 from longshore.models.views import Explanation
 from tests.buying.buyer import Buyer
@@ -31,10 +31,14 @@ async def may_use(longshore: Longshore, owner: str, **envelope: Any) -> None:
     await longshore.apply_budgets([Budget.model_validate(budget)])
 
 
-async def test_a_malleable_job_gets_one_machine_for_the_size_that_is_paid_for(
-    buyer: Buyer, longshore: Longshore, owner: str
+@pytest.mark.parametrize("by", ["budget", "quota"])
+async def test_a_malleable_job_gets_one_machine_for_the_size_that_is_allowed(
+    buyer: Buyer, longshore: Longshore, owner: str, by: str
 ) -> None:
-    await may_use(longshore, owner, gpus=4)
+    if by == "budget":
+        await may_use(longshore, owner, gpus=4)
+    else:
+        await longshore.set_tenant(Tenant(name=owner, quotas=Quotas(max_gpus=4)))
     await may_buy(buyer)
     sizes = {"min": 2, "max": 8, "step": 2, "desired": 8}
     spec = a_spec(
@@ -72,6 +76,8 @@ async def test_nothing_is_said_to_be_bought_where_nobody_pays(
     job = await longshore.submit(a_spec(buyer.pool, gpu_type="H100", **given))
     (warning,) = job.warnings
     assert "nothing is bought for it: no budget pays for 1 GPU" in warning
+
+    await reaches(longshore, job.job_id, JobState.QUEUED)
 
     async def told() -> Explanation | None:
         found = await longshore.explain(job.job_id)
