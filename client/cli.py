@@ -105,8 +105,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Jobs are named by id, or by name for the newest one. LONGSHORE_DEBUG=1 shows where "
-    "an error comes from.",
+    epilog="Jobs are named by id, or by name for the newest one; engines by id. "
+    "LONGSHORE_DEBUG=1 shows where an error comes from.",
 )
 
 

@@ -309,7 +309,12 @@ def slots(as_json: JSON = False) -> None:
 
 
 def evict(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The engine, by its job's id.")],
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB", help="The engine, by its job's id: `longshore slots` lists them."
+        ),
+    ],
     as_json: JSON = False,
 ) -> None:
     """Stop one engine when it has ended what it has begun; its service starts another."""

@@ -24,6 +24,7 @@ from longshore.client.submission import preflight
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.service import ReplicaView, ServiceSpec, ServiceView
 from longshore.models.serving import EngineSize, EngineSpec
+from longshore.models.text import listed
 from longshore.models.visible import shown
 
 
@@ -35,6 +36,15 @@ class _LookedAt(NamedTuple):
     sizes: tuple[EngineSize, ...]
     model_revision: int
     warnings: tuple[str, ...]
+
+
+def _no_engine(name: str, there: Sequence[ReplicaView]) -> str:
+    """Return what to say of a name that is no engine's id: it may be that of a service."""
+    of_service = [each.job_id for each in there if each.service == name]
+    if not of_service:
+        return f"no engine {shown(name)}: `longshore slots` lists them"
+    engines = listed(of_service, 3)
+    return f"{shown(name)} is a service, and evict takes the id of one engine: {engines}"
 
 
 class ServiceReading(Reading):
@@ -121,9 +131,10 @@ class ServiceControl(ServiceReading):
         lacks. Returns it as it stops. Raises NotFoundError, RefusedError for one that stops
         already."""
         async with self._db().transaction() as connection:
-            found = [each for each in await replicas_view(connection) if each.job_id == job_id]
+            there = await replicas_view(connection)
+            found = [each for each in there if each.job_id == job_id]
             if not found:
-                raise NotFoundError(f"no engine {shown(job_id)}: `longshore slots` lists them")
+                raise NotFoundError(_no_engine(job_id, there))
             if found[0].stopping:
                 raise RefusedError(f"{job_id} is being stopped already")
             await stop_replica(connection, job_id, "somebody evicted it")

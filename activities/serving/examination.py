@@ -1,6 +1,6 @@
 """A model is looked at before it is stored: its files, as far as they can be read from here."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from longshore.activities.serving.model_facts import (
@@ -64,6 +64,8 @@ class _Examination:
     told: Told
     problems: list[str] = field(default_factory=list[str])
     warnings: list[str] = field(default_factory=list[str])
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Of the tensors of the model, as far as they are known."""
 
     def done(self) -> Examined:
         # What else an engine has is a few bytes.
@@ -108,7 +110,9 @@ class _Examination:
             if not by_header and not self._is_known_form():
                 return None
             said = spec.context is not None
-            return read_files(spec.source).facts(serving_of(spec), context_is_said=said)
+            read = read_files(spec.source)
+            self.shapes = read.shapes
+            return read.facts(serving_of(spec), context_is_said=said)
         except StoreError as error:
             if not stated:
                 raise
@@ -163,7 +167,7 @@ class _Examination:
                 continue
             try:
                 if self.runtime.memory is MemoryRule.HEADER or place.endswith(".gguf"):
-                    yield adapter_size(source, architecture)
+                    yield adapter_size(source, architecture, self.shapes)
                 elif is_folder(place) and not has_adapter(place):
                     self.problems.append(
                         f"adapters.{name}: {source} is a folder without adapter_config.json"

@@ -6,7 +6,7 @@ passes over what nobody asks for.
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import BinaryIO
 
 from longshore.models.errors import DamagedError
@@ -80,27 +80,16 @@ def _tensors(read: "_Reader", number: int, alignment: int) -> tuple[Tensor, ...]
     found: dict[str, Tensor] = {}
     end = 0
     for _ in range(number):
-        name = read.text(_LONGEST_NAME, "the name of a tensor")
-        if name in found:
-            raise read.wrong(f"the tensor {name!r} is there twice")
-        dimensions = read.number("I")
-        if not 1 <= dimensions <= 4:
-            raise read.wrong(f"the tensor {name!r} has {dimensions} dimensions: 1 to 4 are right")
-        shape = tuple(read.number("Q") for _ in range(dimensions))
-        kind, offset = read.number("I"), read.number("Q")
-        if kind not in TENSOR_TYPES:
-            raise read.wrong(f"the tensor {name!r} has type {kind}, which nobody knows here")
-        if min(shape) < 1 or math.prod(shape) >= 2**63:
-            raise read.wrong(f"the tensor {name!r} has the shape {list(shape)}")
-        label, block, _ = TENSOR_TYPES[kind]
-        if shape[0] % block:
-            raise read.wrong(
-                f"the tensor {name!r} has rows of {shape[0]}: {label} has blocks of {block}"
-            )
+        tensor, offset = _tensor(read)
+        if tensor.name in found:
+            raise read.wrong(f"the tensor {tensor.name!r} is there twice")
         if offset != end:
-            raise read.wrong(f"the tensor {name!r} begins at byte {offset} and not at {end}")
-        found[name] = tensor = Tensor(name, shape, kind)
+            raise read.wrong(
+                f"the tensor {tensor.name!r} begins at byte {offset} and not at {end}"
+            )
+        found[tensor.name] = tensor
         end += -(-tensor.size // alignment) * alignment
+    _check_counted(read, number, end)
     begin = -(-read.position // alignment) * alignment
     if found:
         # The last one need not be filled up.
@@ -111,6 +100,44 @@ def _tensors(read: "_Reader", number: int, alignment: int) -> tuple[Tensor, ...]
             f"its tensors end at byte {begin + end}, and it has {read.size}: it is not whole"
         )
     return tuple(found.values())
+
+
+def _tensor(read: "_Reader") -> tuple[Tensor, int]:
+    """Read what a header says of one tensor, and where it says that its data begins."""
+    name = read.text(_LONGEST_NAME, "the name of a tensor")
+    dimensions = read.number("I")
+    if not 1 <= dimensions <= 4:
+        raise read.wrong(f"the tensor {name!r} has {dimensions} dimensions: 1 to 4 are right")
+    shape = tuple(read.number("Q") for _ in range(dimensions))
+    kind, offset = read.number("I"), read.number("Q")
+    if kind not in TENSOR_TYPES:
+        raise read.wrong(f"the tensor {name!r} has type {kind}, which nobody knows here")
+    if min(shape) < 1 or math.prod(shape) >= 2**63:
+        raise read.wrong(f"the tensor {name!r} has the shape {list(shape)}")
+    label, block, _ = TENSOR_TYPES[kind]
+    if shape[0] % block:
+        raise read.wrong(
+            f"the tensor {name!r} has rows of {shape[0]}: {label} has blocks of {block}"
+        )
+    return Tensor(name, shape, kind), offset
+
+
+def _check_counted(read: "_Reader", number: int, end: int) -> None:
+    """Refuse a header that tells of a tensor more than it counts: an engine would take what it
+    says of that for data, and lack the tensor.
+
+    Behind the last one is data, or zeros: neither is a tensor that begins where the last one ends.
+    """
+    beyond = replace(read)
+    try:
+        tensor, offset = _tensor(beyond)
+    except NotGGUFError:
+        return
+    if offset == end:
+        raise read.wrong(
+            f"its number of tensors is {number:,}, and it tells of another behind them, "
+            f"{tensor.name!r}, at byte {read.position:,}"
+        )
 
 
 @dataclass

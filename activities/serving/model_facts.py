@@ -2,8 +2,8 @@
 
 import hashlib
 import posixpath
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from longshore.models.model_registry import ModelFacts
 from longshore.models.safetensors import SafetensorsModel
 from longshore.models.serving import is_url
 from longshore.models.visible import shown
+from longshore.scheduling.serving.adapters import why_unfit
 from longshore.scheduling.serving.memory import MOST_REQUESTS, estimate
 from longshore.scheduling.serving.proposals import propose
 
@@ -51,6 +52,8 @@ class ReadModel:
     """Tokens of the longest text that it was trained on."""
     most_requests: int = MOST_CONCURRENCY
     """At a time, of one engine."""
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Of the tensors of a GGUF model, the length of a row first."""
 
     def facts(self, serving: Serving, *, context_is_said: bool) -> ModelFacts:
         """Return what is stored of it. Unless the context was said, it is no longer than what the
@@ -81,6 +84,7 @@ def read_files(source: str) -> ReadModel:
         layers=_number(header, "block_count"), heads=heads,
         key_heads=_number(header, "attention.head_count_kv") or heads,
         context=_number(header, "context_length") or None, most_requests=MOST_REQUESTS,
+        shapes={tensor.name: tensor.shape for tensor in header.tensors},
     )  # fmt: skip
 
 
@@ -101,11 +105,12 @@ def _number(header: GGUFHeader, key: str) -> int:
     return found if type(found) is int and 0 < found < 2**31 else 0
 
 
-def adapter_size(source: str, architecture: str) -> int:
+def adapter_size(source: str, architecture: str, shapes: Mapping[str, tuple[int, ...]]) -> int:
     """Return the bytes of the weights of a LoRA adapter in a GGUF file.
 
-    Blocks. Raises DamagedError where it is no adapter, or one of another architecture, and else
-    what `read_files` raises.
+    `shapes` are those of the model's tensors; without any they are not looked at. Blocks. Raises
+    DamagedError where it is no adapter, or one for another model, and else what `read_files`
+    raises.
     """
     header = read_model(place_of(source))
     if header.keys.get("general.type") != "adapter":
@@ -119,6 +124,8 @@ def adapter_size(source: str, architecture: str) -> int:
             f"{header.files[0]} is an adapter {_architecture(header)}, and the model is "
             f"{architecture}"
         )
+    if shapes and (why := why_unfit({each.name: each.shape for each in header.tensors}, shapes)):
+        raise DamagedError(f"{header.files[0]} is an adapter for another model: {why}")
     return sum(tensor.size for tensor in header.tensors)
 
 

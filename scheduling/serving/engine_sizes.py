@@ -49,7 +49,7 @@ def _on_each(model: ModelSpec, facts: ModelFacts | None, split: Split, total: in
     if gpus == 1:
         each = total
     elif model.memory is not None or facts is None:
-        each = _part(total, gpus)
+        each = _of_stated(total, gpus, facts if split is Split.LAYERS else None)
     elif split is Split.LAYERS and facts.memory.largest_layer:
         each = _of_layers(facts.memory, gpus)
     elif split is Split.HEADS:
@@ -67,10 +67,26 @@ def _of_layers(memory: ModelMemory, gpus: int) -> int:
     no layer is counted on each. Several GPUs work on several batches at a time, with copies of
     what goes in (ggml/src/ggml-backend.cpp, GGML_SCHED_MAX_COPIES).
     """
-    most = _part(memory.layers + 1, gpus)
     compute = memory.compute * _COPIES
     beside = memory.overhead + compute + memory.adapters + memory.outside
-    return beside + min(most, memory.layers) * memory.largest_layer
+    return beside + _most_layers(memory.layers, gpus) * memory.largest_layer
+
+
+def _most_layers(layers: int, gpus: int) -> int:
+    """Return how many layers the GPU with the most has."""
+    return min(_part(layers + 1, gpus), layers)
+
+
+def _of_stated(total: int, gpus: int, facts: ModelFacts | None) -> int:
+    """Return the bytes of the GPU with the most of what a model states: of its layers, with what
+    is in none, as far as its files say; `facts` are None where its runtime splits no layers."""
+    layers = facts.layers if facts else 0
+    if facts is None or not layers:
+        return _part(total, gpus)
+    each = facts.memory.largest_layer or 1
+    most, whole = _most_layers(layers, gpus) * each, layers * each
+    beside = facts.memory.outside
+    return _part(total * (beside + most), beside + whole)
 
 
 def _of_heads(facts: ModelFacts, gpus: int) -> int:

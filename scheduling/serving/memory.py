@@ -40,6 +40,10 @@ _OF_LAYER = re.compile(r"blk\.(\d{1,5})\.", re.ASCII)
 """Begins the names of the tensors of a layer."""
 _SIZED = re.compile(r"blk\.(\d{1,5})\.(attn_q|attn_k|attn_v|ffn_up)\.weight", re.ASCII)
 """Tensors whose outputs the header tells."""
+_NEEDED = re.compile(
+    r"blk\.(\d{1,5})\.((?:attn_(?:norm|q|k|v|qkv|output)|ffn_(?:up|down|gate))\.weight)", re.ASCII
+)
+"""Tensors that all layers have, or none: what else there is may be left out in some."""
 _FLOAT = 4
 _MOST_LAYERS = 10_000
 MOST_REQUESTS = 256
@@ -83,6 +87,7 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
         if (found := _OF_LAYER.match(tensor.name)) is not None:
             of_layers[int(found[1])] += tensor.size
     _check_layers(shape, of_layers)
+    _check_alike(shape)
     _check_tensors(shape)
     caches = [
         _cells_of(shape, layer, serving) * _row(shape, layer, serving.cache_type)
@@ -213,6 +218,24 @@ def _check_layers(shape: _Shape, of_layers: Mapping[int, int]) -> None:
             f"{said}, and the file has tensors of {count(len(of_layers), 'layer')}: none of layer "
             f"{missing:,} (blk.{missing})"
         )
+
+
+def _check_alike(shape: _Shape) -> None:
+    """Refuse a model of which a layer lacks a tensor that others have: the engine would not load
+    it. Only of architectures whose layers are alike."""
+    if shape.header.architecture not in _ATTENDING:
+        return
+    having: dict[str, set[int]] = {}
+    for tensor in shape.header.tensors:
+        if (found := _NEEDED.fullmatch(tensor.name)) is not None:
+            having.setdefault(found[2], set()).add(int(found[1]))
+    for name, layers in having.items():
+        if len(layers) < shape.layers:
+            lacks = next(layer for layer in range(shape.layers) if layer not in layers)
+            raise UnsatisfiableError(
+                f"blk.{lacks} has no {name}, which blk.{min(layers)} has: all layers of a model "
+                f"of the architecture {named(shape.header)} are alike"
+            )
 
 
 def _check_tensors(shape: _Shape) -> None:

@@ -7,7 +7,7 @@ from longshore.models.data import DataSet
 from longshore.models.job import JobSpec
 from longshore.models.retry import RetryPolicy, RetryRule
 from longshore.models.service import ServiceSpec
-from longshore.models.serving import EngineSpec, ModelSpec, fetched
+from longshore.models.serving import EngineSpec, fetched
 
 _AGAIN = RetryRule(
     max_retries=None, backoff=timedelta(seconds=1), max_backoff=timedelta(minutes=5)
@@ -20,19 +20,21 @@ _LEAVES = timedelta(seconds=5)
 """Beyond the time to drain, for the engine to end by itself."""
 
 
-def memory_of_each(model: ModelSpec, total: int) -> int:
-    """Return the MB that an engine needs on each of its GPUs, of `total` bytes, rounded up."""
-    return max(-(-total // ((model.gpus or 1) * 1_000_000)), 1)
-
-
 _BELIEVED = 4
 """An engine that says that it takes so many times what was reckoned is not believed."""
 
 
 def corrected(engine: EngineSpec, seen: int) -> EngineSpec:
     """Return an engine with the memory that one like it was seen to take, `seen` bytes in all,
-    where that is more than was reckoned."""
-    taken = memory_of_each(engine.model, seen)
+    where that is more than was reckoned.
+
+    Of what its model states each GPU has its part, which need not be the same for all: it gets as
+    many times that as was taken in all. Of an estimate each GPU gets as much.
+    """
+    if (stated := engine.model.memory) is not None:
+        taken = -(-engine.memory * seen // max(round(stated * 1e9), 1))
+    else:
+        taken = -(-seen // ((engine.model.gpus or 1) * 1_000_000))
     if not engine.memory < taken <= _BELIEVED * engine.memory:
         return engine
     return engine.model_copy(update={"memory": taken})

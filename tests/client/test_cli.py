@@ -55,6 +55,12 @@ def test_the_overview_groups_its_commands(cli: CLI) -> None:
         assert f"│ {command} " in ran.out
 
 
+def test_help_says_what_is_named_by_id_alone(cli: CLI) -> None:
+    assert "newest one; engines by id." in " ".join(cli("--help").out.split())
+    evict = " ".join(cli("evict", "--help").out.replace("│", " ").split())
+    assert "The engine, by its job's id: `longshore slots` lists them." in evict
+
+
 def test_a_command_that_was_renamed_has_its_old_name_hidden(cli: CLI) -> None:
     overview = cli("--help").out
     assert "│ terminate " in overview

@@ -114,6 +114,31 @@ async def test_each_service_of_a_file_is_told_as_it_is_ready_or_will_not_be(
     assert told[-1] == f"error: 1 of 2 services will not be ready: {first}"
 
 
+async def test_a_service_is_no_engine_to_evict(
+    longshore: Command, tmp_path: Path, named: dict[str, str], pool: str
+):
+    """Its engines are named: it may have several."""
+    name = named["first"]
+    file = a_file(tmp_path, named, named["model"], wanted=f"replicas: 2, pool: {pool}")
+    assert (await longshore("serve", file, "--no-wait")).code == 0
+
+    async def ids() -> list[str]:
+        engines = json.loads((await longshore("slots", "--json")).out)
+        found = [each["job_id"] for each in engines if each["service"] == name]
+        return found if len(found) == 2 else []
+
+    first, second = await eventually(ids)
+    asked = await longshore("evict", name)
+    assert asked.code == 66
+    why = f"'{name}' is a service, and evict takes the id of one engine: {first}, {second}"
+    assert why in " ".join(asked.err.split())
+    nothing = await longshore("evict", f"{name}-x")
+    assert nothing.code == 66
+    assert f"no engine '{name}-x': `longshore slots` lists them" in nothing.err
+    assert (await longshore("evict", first)).code == 0
+    assert (await longshore("service", name, "--remove")).code == 0
+
+
 async def test_why_one_was_undone_is_told_with_all_its_lines(
     longshore: Command, control: Database, tmp_path: Path, named: dict[str, str]
 ):

@@ -57,12 +57,24 @@ def test_what_is_stated_is_divided_by_the_sizes_that_the_runtime_can():
     assert sizes_of(Split.HEADS, 60, heads, memory="60GB") == [
         (1, 60_000), (2, 30_000), (4, 15_000), (12, 5_000),
     ]  # fmt: skip
-    assert sizes_of(Split.LAYERS, 10, facts(layers=3), memory="10GB") == [
-        (1, 10_000), (2, 5_000), (3, 3_334),
-    ]  # fmt: skip
     assert sizes_of(Split.NONE, 10, memory="10GB") == [(1, 10_000)]
     assert sizes_of(Split.HEADS, 60, heads, memory="60GB", gpus=4) == [(4, 15_000)]
     assert sizes_of(Split.NONE, 0.0000001, memory="1kB") == [(1, 1)]
+
+
+def test_what_is_stated_is_in_the_proportion_of_layers():
+    """The output is one layer more: of seven on five GPUs one has two."""
+    assert sizes_of(Split.LAYERS, 400, facts(layers=6), memory="400GB") == [
+        (1, 400_000), (2, 266_667), (3, 200_000), (4, 133_334),
+    ]  # fmt: skip
+    assert sizes_of(Split.LAYERS, 400, facts(layers=6), memory="400GB", gpus=5) == [(5, 133_334)]
+    # What is in no layer may be on any.
+    of = facts(layers=6)
+    memory = of.memory.model_copy(update={"layers": 6, "largest_layer": 3, "outside": 2})
+    of = of.model_copy(update={"memory": memory})
+    assert sizes_of(Split.LAYERS, 400, of, memory="400GB", gpus=4) == [(4, 160_000)]
+    # Nobody knows the layers of a file that is on nodes alone.
+    assert sizes_of(Split.LAYERS, 400, None, memory="400GB", gpus=4) == [(4, 100_000)]
 
 
 def test_by_heads_a_kv_head_is_on_as_many_gpus_as_it_has_to_be():

@@ -1,6 +1,7 @@
 """Headers are read as llama.cpp's own package reads them, and what cannot be true is refused."""
 
 import io
+import re
 import struct
 import tracemalloc
 from collections.abc import Callable
@@ -113,6 +114,11 @@ def test_a_header_is_read_as_the_package_reads_it(tmp_path: Path) -> None:
         (file((), (tensor("t", 33, kind=8),), data=64), "rows of 33: Q8_0 has blocks of 32"),
         (file((), (tensor("t", 4, offset=32),), data=64), "begins at byte 32 and not at 0"),
         (file((), (tensor("t", 2**30),), data=64), "is not whole"),
+        (
+            file((), (tensor("t", 4), tensor("u", 4, offset=32)), data=64, counts=(1, 0)),
+            "its number of tensors is 1, and it tells of another behind them, 'u', at byte 57",
+        ),
+        (file((), (tensor("t", 4),), data=32, counts=(0, 0)), "number of tensors is 0.* 't'"),
     ],
     ids=count(),
 )  # fmt: skip
@@ -128,6 +134,27 @@ def test_a_file_that_is_cut_anywhere_is_refused(small: Path) -> None:
         with pytest.raises(NotGGUFError):
             read(raw[:end])
     assert whole.file_size == len(raw)
+
+
+@pytest.mark.parametrize("fewer", [1, 2, 9])
+def test_a_header_that_counts_fewer_tensors_than_it_tells_of_is_refused(
+    small: Path, fewer: int
+) -> None:
+    raw = bytearray(small.read_bytes())
+    tensors = read(bytes(raw)).tensors
+    said = len(tensors) - fewer
+    raw[8:16] = struct.pack("<Q", said)
+    why = f"its number of tensors is {said}, .* '{re.escape(tensors[said].name)}', at byte "
+    with pytest.raises(NotGGUFError, match=why):
+        read(bytes(raw))
+
+
+@pytest.mark.parametrize("beyond", [1, 32, 5_000])
+def test_bytes_behind_the_last_tensor_are_nobodys(small: Path, beyond: int) -> None:
+    """Some programs write more than the tensors have: engines pass over it."""
+    raw = small.read_bytes()
+    assert read(raw + bytes(beyond)).tensors == read(raw).tensors
+    assert read(raw + b"\x01" * beyond).tensors == read(raw).tensors
 
 
 @given(st.data())

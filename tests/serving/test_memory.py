@@ -307,6 +307,28 @@ def test_an_architecture_of_any_letters_is_written_in_one_line(lacks: str | None
     assert str(refused.value).isprintable()
 
 
+@pytest.mark.parametrize(
+    ("layer", "name", "has"), [(0, "ffn_down", 1), (3, "attn_q", 0), (5, "attn_norm", 0)]
+)
+def test_a_layer_that_lacks_what_others_have_is_refused(layer: int, name: str, has: int) -> None:
+    header = header_like(MODELS["llama"])
+    left = tuple(each for each in header.tensors if each.name != f"blk.{layer}.{name}.weight")
+    assert len(left) < len(header.tensors)
+    why = (
+        f"^blk.{layer} has no {name}.weight, which blk.{has} has: .* architecture llama are alike"
+    )
+    with pytest.raises(UnsatisfiableError, match=why):
+        estimate(replace(header, tensors=left), Serving())
+
+
+@pytest.mark.parametrize("name", ["lfm2", "mamba", "deepseek2"])
+def test_layers_of_other_architectures_may_differ(name: str) -> None:
+    header = header_like((MODELS | UNKNOWN)[name])
+    first = next(each.name for each in header.tensors if each.name.startswith("blk.0."))
+    left = tuple(each for each in header.tensors if each.name != first)
+    assert estimate(replace(header, tensors=left), Serving()).weights
+
+
 def test_a_header_that_agrees_with_its_tensors_is_taken() -> None:
     header = header_like(MODELS["llama"])
     right = estimate(header, Serving())

@@ -307,14 +307,15 @@ def write_adapter(
     kind: str = "adapter",
     form: str = "lora",
     strength: float = 1.0,
+    width: int = 64,
 ) -> Path:
-    """Write a LoRA adapter of rank 4 for the first layer of `Model()`."""
+    """Write a LoRA adapter of rank 4 for the first layer of `Model()`, or of one of that width."""
     writer = gguf.GGUFWriter(str(path), architecture)
     writer.add_type(kind)
     writer.add_string("adapter.type", form)
     writer.add_float32("adapter.lora.alpha", 4.0)
-    writer.add_tensor("blk.0.attn_q.weight.lora_a", np.ones((4, 64), np.float32))
-    writer.add_tensor("blk.0.attn_q.weight.lora_b", np.full((64, 4), strength, np.float32))
+    writer.add_tensor("blk.0.attn_q.weight.lora_a", np.ones((4, width), np.float32))
+    writer.add_tensor("blk.0.attn_q.weight.lora_b", np.full((width, 4), strength, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
