@@ -14,7 +14,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.placements import end_spare
-from longshore.activities.pokes import mark_poked
+from longshore.activities.pokes import mark_poked, services_on
 from longshore.activities.signals import Signals
 from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
@@ -55,16 +55,18 @@ class DepartureActivities:
             node = await _lock_node(connection, request)
             if node is None:
                 return DeparturePlan()
-            pool, expires_at = node
-            plan = await self._plan(connection, request, expires_at)
+            plan = await self._plan(connection, request, node)
             await _give_up_spares(connection, request, plan)
-            opened = await _set_cordon(connection, request.node_id, plan.cordon)
-            poke = opened and await mark_poked(connection, pool)
+            changed = await _set_cordon(connection, request.node_id, plan.cordon)
+            look = changed or activity.info().attempt > 1
+            services = await services_on(connection, request.node_id) if look else ()
+            poke = changed == NodeState.READY and await mark_poked(connection, node["pool"])
             await failpoint("see_off.before-commit")
         await failpoint("see_off.after-commit")
         # A retry cannot know whether the one before it got as far as the signal.
         if poke or (not plan.cordon and activity.info().attempt > 1):
-            await self._signals.poke_pool(pool)
+            await self._signals.poke_pool(node["pool"])
+        await self._signals.poke_services(services)
         gone = await self._signals.tell_jobs(
             "move",
             [
@@ -100,16 +102,16 @@ class DepartureActivities:
         return ExpiryChange(expires_at=expires_at or row.expires_at)
 
     async def _plan(
-        self, connection: AsyncConnection, request: DepartureRequest, expires_at: datetime | None
+        self, connection: AsyncConnection, request: DepartureRequest, node: RowMapping
     ) -> DeparturePlan:
         rows = await connection.execute(
             text(_OCCUPANTS), {"id": request.node_id, "epoch": request.epoch}
         )
         occupants = [occupant_of(row) for row in rows.mappings()]
         now = await clock(connection)
-        leavings = [*request.leavings, *_end_of_time(expires_at)]
-        plan = plan_departures(occupants, leavings, self._margins, now)
-        return plan.model_copy(update={"expires_at": expires_at})
+        leavings = [*request.leavings, *_end_of_time(node["expires_at"])]
+        plan = plan_departures(occupants, leavings, self._margins, now, node["state_since"])
+        return plan.model_copy(update={"expires_at": node["expires_at"]})
 
 
 class NodeLooks:
@@ -173,6 +175,7 @@ def occupant_of(row: RowMapping) -> Occupant:
         saves=spec.checkpoint is not None and not spare,
         expected_end=end_at(_end_of(row["placed_at"], spec.likely_duration), ends, row["now"]),
         spare=spare,
+        replica=spec.engine is not None and not spare,
     )
 
 
@@ -190,20 +193,18 @@ def _end_of_time(expires_at: datetime | None) -> list[Leaving]:
     return [Leaving(cause=Cause.EXPIRY, reason=reason, by=expires_at)]
 
 
-async def _lock_node(
-    connection: AsyncConnection, request: DepartureRequest
-) -> tuple[str, datetime | None] | None:
-    """Keep placements off the node until the end of the transaction; return its pool and end.
+async def _lock_node(connection: AsyncConnection, request: DepartureRequest) -> RowMapping | None:
+    """Keep placements off the node until the end of the transaction; return its pool, its end and
+    since when it is as it is.
 
     None where the registration is over.
     """
     found = await connection.execute(
-        text("SELECT pool, expires_at FROM nodes WHERE id = :id AND epoch = :epoch"
+        text("SELECT pool, expires_at, state_since FROM nodes WHERE id = :id AND epoch = :epoch"
              " AND state IN ('READY', 'DRAINING') FOR UPDATE"),
         {"id": request.node_id, "epoch": request.epoch},
     )  # fmt: skip
-    row = found.one_or_none()
-    return (row.pool, row.expires_at) if row else None
+    return found.mappings().one_or_none()
 
 
 async def _give_up_spares(
@@ -215,11 +216,11 @@ async def _give_up_spares(
             await end_spare(connection, each.key, request.node_id, LeaseEnd.MOVED, each.reason)
 
 
-async def _set_cordon(connection: AsyncConnection, node_id: str, reason: str) -> bool:
-    """Write whether the node takes jobs, and why it takes none; return True when it does again."""
+async def _set_cordon(connection: AsyncConnection, node_id: str, reason: str) -> str | None:
+    """Write whether the node takes jobs, and why it takes none; return its state where that is
+    another, or has another reason."""
     change = _CORDON if reason else _UNCORDON
-    state = await connection.scalar(text(change), {"id": node_id, "reason": reason})
-    return state == NodeState.READY
+    return await connection.scalar(text(change), {"id": node_id, "reason": reason})
 
 
 _OCCUPANTS = """

@@ -2,6 +2,8 @@
 looked last.
 """
 
+from collections.abc import Sequence
+
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
@@ -87,3 +89,15 @@ async def service_at_retry(connection: AsyncConnection, job_id: str) -> str | No
     return await connection.scalar(
         text("SELECT service FROM replicas WHERE job_id = :id"), {"id": job_id}
     )
+
+
+async def services_on(connection: AsyncConnection, node_id: str) -> Sequence[str]:
+    """Return the services that have a replica on a node."""
+    found = await connection.scalars(
+        text(
+            "SELECT DISTINCT r.service FROM placements p JOIN replicas r ON r.job_id = p.job_id"
+            " WHERE p.node_id = :id AND p.ended_at IS NULL AND r.ended_at IS NULL"
+        ),
+        {"id": node_id},
+    )
+    return found.all()

@@ -64,6 +64,10 @@ class Signals:
         """Have a service look at its replicas; one that is over needs no look."""
         await self._tell("poke", service_workflow_id(service))
 
+    async def poke_services(self, services: Sequence[str]) -> None:
+        """Have services look at their replicas; one that is over needs no look."""
+        await self._tell("poke", *map(service_workflow_id, services))
+
     async def begin_service(self, service: str) -> None:
         """Have a service look at its replicas, and start its workflow where there is none."""
         await self._temporal.start_workflow(

@@ -20,7 +20,7 @@ from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any, read_inputs
 from longshore.activities.prices.views import why_unpriced
 from longshore.activities.serving.engine_turns import how_to_have_a_turn
-from longshore.activities.serving.service_views import waits_to_load
+from longshore.activities.serving.service_views import leaves_drained, waits_to_load
 from longshore.activities.snapshot import (
     QueueEntry,
     entry_of,
@@ -114,8 +114,11 @@ class Explainer:
                 "made_room": await self._views.made_room(job.id, job.attempt),
             }  # fmt: skip
             async with self._database.transaction() as connection:
-                if waits := await waits_to_load(connection, job.id):
-                    more["headline"] = f"{told.headline}; {waits}"
+                notes = [
+                    await waits_to_load(connection, job.id),
+                    await leaves_drained(connection, job.id),
+                ]
+            more["headline"] = "; ".join([told.headline, *filter(None, notes)])
             return told.model_copy(update=more)
         attempts = await self._views.attempts(job.id)
         cost = await self._reasons.cost_of_job(job.id)

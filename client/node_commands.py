@@ -154,7 +154,9 @@ def drain(
     """Drain a node: it takes no new jobs, and its running jobs are moved.
 
     Jobs with checkpoints are moved at once, the others finish. With a deadline all jobs may stay
-    until they have to save or stop for the node to be empty by then.
+    until they have to save or stop for the node to be empty by then. A replica of a service stays
+    until another is ready elsewhere; with a deadline it waits for that as long as it can, and for
+    half of the time at least.
     """
     if undo:
         return uncordon(node, reason, as_json)

@@ -46,7 +46,8 @@ class NodeControl:
         """Cordon a node and have its jobs leave: those that can save at once, the others finish.
 
         With a `deadline` all of them stay until they have to go to be gone by then; with `now`
-        all go at once. Each has its grace, and is queued again.
+        all go at once. Each has its grace, and is queued again. A replica of a service stays until
+        another is ready elsewhere, or has to go.
         """
         by = datetime.now(UTC) + deadline if deadline is not None else None
         drain = NodeDrain(reason=reason, move=True, by=by, at_once=now)

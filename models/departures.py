@@ -76,6 +76,8 @@ class Occupant(Frozen):
     expected_end: Instant
     spare: bool = False
     """Only a spare of it is there: nothing runs."""
+    replica: bool = False
+    """It is a replica of a service: another may be begun in its place before it leaves."""
 
 
 class Departure(Wire):

@@ -14,12 +14,18 @@ _AGAIN = timedelta(seconds=5)
 
 
 def plan_departures(
-    occupants: Sequence[Occupant], leavings: Sequence[Leaving], margins: Margins, now: datetime
+    occupants: Sequence[Occupant],
+    leavings: Sequence[Leaving],
+    margins: Margins,
+    now: datetime,
+    drained_at: datetime | None = None,
 ) -> DeparturePlan:
     """Return who leaves now, whether the node still takes jobs, and when to look again.
 
     Before a node's end every job is asked in time to save, publish and go. A job that will
-    probably have ended by then may try: until the last moment at which it can still leave.
+    probably have ended by then may try: until the last moment at which it can still leave. Where
+    a node was drained at a moment that is known, with a deadline, a replica of a service stays for
+    half of that time at least: another is begun in its place.
     """
     cordons = [each for each in leavings if _cordons(each, occupants, margins, now)]
     # What somebody has drained opens again once that is undone, and nothing else does.
@@ -28,7 +34,7 @@ def plan_departures(
     looks = list(_other_looks(occupants, leavings, margins, now))
     for occupant in occupants:
         moments = [
-            (moment, leaving.reason)
+            (max(moment, _replaced_by(occupant, leaving, drained_at) or moment), leaving.reason)
             for leaving in leavings
             if (moment := _moment(occupant, leaving, occupants, margins, now)) is not None
         ]
@@ -97,6 +103,16 @@ def _moment(
     if leaving.cause is Cause.NOTICE:
         return now
     return leaving.by - _longest_lead(occupants, leaving, margins)
+
+
+def _replaced_by(
+    occupant: Occupant, leaving: Leaving, drained_at: datetime | None
+) -> datetime | None:
+    """Return until when a replica of a service may wait for the one in its place."""
+    waits = occupant.replica and leaving.cause is Cause.DRAIN and not leaving.at_once
+    if not waits or leaving.by is None or drained_at is None:
+        return None
+    return drained_at + (leaving.by - drained_at) / 2
 
 
 def _cordons(

@@ -191,7 +191,8 @@ def _replica(row: RowMapping) -> Replica:
         job_id=row["job_id"], revision=row["revision"], created_at=row["created_at"],
         stage=stage_of(row), failed_last=failed_last(row),
         stopping=row["stopping_at"] is not None, failures=row["failures"],
-        leaves_at=row["expires_at"], load_time=timedelta(seconds=row["load_seconds"]),
+        leaves_at=row["expires_at"], node_drains=row["node_drains"],
+        load_time=timedelta(seconds=row["load_seconds"]),
     )  # fmt: skip
 
 
@@ -325,7 +326,8 @@ _NOTE_ENDS = """
        AND j.ended_at IS NOT NULL
 """
 _LIVE = """
-    SELECT r.*, p.attempt AS placed_as, n.expires_at
+    SELECT r.*, p.attempt AS placed_as, n.expires_at,
+           coalesce(n.state = 'DRAINING' AND n.clearing, false) AS node_drains
       FROM replicas r
       LEFT JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
       LEFT JOIN nodes n ON n.id = p.node_id

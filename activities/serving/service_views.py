@@ -129,6 +129,14 @@ async def waits_to_load(connection: AsyncConnection, job_id: str) -> str:
     return await connection.scalar(text(_WAITS), {"job_id": job_id}) or ""
 
 
+async def leaves_drained(connection: AsyncConnection, job_id: str) -> str:
+    """Return when the engine of a job leaves its node that drains; empty where that does not."""
+    row = (await connection.execute(text(_DRAINED), {"job_id": job_id})).one_or_none()
+    if row is None:
+        return ""
+    return f"{row.node_id} drains: it leaves when another replica of {row.service} is ready"
+
+
 def _message(row: RowMapping, *, placed: bool, current: bool) -> str:
     """Return for whom it waits before it loads, why it failed last, or why it has no GPU."""
     waits = row["waits"] if current else ""
@@ -152,6 +160,12 @@ _WAITS = """
     SELECT r.waits FROM replicas r
       JOIN placements p USING (job_id, attempt)
      WHERE r.job_id = :job_id AND p.ended_at IS NULL
+"""
+_DRAINED = """
+    SELECT r.service, p.node_id FROM replicas r
+      JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
+      JOIN nodes n ON n.id = p.node_id AND n.state = 'DRAINING' AND n.clearing
+     WHERE r.job_id = :job_id AND r.stopping_at IS NULL
 """
 _REVISIONS = """
     SELECT number, coalesce(engine -> 'model' ->> 'name', '') AS model, model_revision,

@@ -1,7 +1,7 @@
 """Which replicas of a service are started and stopped, and when an update is undone. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -19,6 +19,9 @@ LOOK_FOR_NODES = timedelta(seconds=15)
 """Between two looks at the nodes where a replica waits in a size that none of them holds."""
 FORGOTTEN_AFTER = timedelta(minutes=30)
 """Ends of replicas before that count no more."""
+_DRAINS = "replaced as its node drains"
+_KEPT: dict[EngineStage | None, int] = {EngineStage.READY: 2, EngineStage.LOADING: 1}
+"""Of too many those with the most stay."""
 _ON_THE_WAY = (EngineStage.LOADING, EngineStage.FAILED, EngineStage.DRAINING)
 
 
@@ -37,6 +40,8 @@ class Replica:
     failures: int = 0
     leaves_at: datetime | None = None
     """When the time of its node ends."""
+    node_drains: bool = False
+    """Whether what runs on its node is to leave it."""
     load_time: timedelta = timedelta(0)
     held: bool = True
     """False where it waits in one of several sizes, and no node holds that if it is empty."""
@@ -183,6 +188,8 @@ def _why_replaced(facts: ServiceFacts, replica: Replica, now: datetime) -> str:
         return f"replaced by revision {facts.revision}"
     if replica.leaves_at is not None and now >= _leave(replica):
         return "replaced before the time of its node ends"
+    if replica.node_drains:
+        return _DRAINS
     if replica.misfit:
         return "waits for more memory on a GPU than any has: replaced by one on other numbers"
     if replica.too_small:
@@ -196,9 +203,12 @@ def _leave(replica: Replica) -> datetime:
 
 
 def _surplus(facts: ServiceFacts, staying: Sequence[Replica]) -> list[Stop]:
-    """Return those beyond the number: what is not ready first, then the youngest."""
+    """Return those beyond the number: what does not load first, then what is not ready, then the
+    youngest."""
     over = max(len(staying) - facts.wanted, 0)
-    order = sorted(staying, key=lambda each: (each.ready, -each.created_at.timestamp()))
+    order = sorted(
+        staying, key=lambda each: (_KEPT.get(each.stage, 0), -each.created_at.timestamp())
+    )
     why = f"{facts.wanted} are wanted"
     return [Stop(each.job_id, why) for each in order[:over]]
 
@@ -212,12 +222,27 @@ def _replaced(facts: ServiceFacts, live: Sequence[Replica], going: dict[str, str
         and not each.ready
         and (each.revision != facts.revision or each.misfit or each.too_small)
     ]
+    ends = {each.job_id for each in found}
+    found += _loading_on_drained(facts, [each for each in live if each.job_id not in ends], going)
     ready = [each for each in live if each.ready]
     spare = len(ready) - max(facts.wanted - facts.unavailable, 0)
-    oldest = sorted(
-        (each for each in ready if each.job_id in going), key=lambda each: each.created_at
-    )
-    return [*found, *(Stop(each.job_id, going[each.job_id]) for each in oldest[: max(spare, 0)])]
+    order = sorted(
+        (each for each in ready if each.job_id in going),
+        key=lambda each: (
+            each.revision == facts.revision, going[each.job_id] != _DRAINS, each.created_at,
+        ),
+    )  # fmt: skip
+    return [*found, *(Stop(each.job_id, going[each.job_id]) for each in order[: max(spare, 0)])]
+
+
+def _loading_on_drained(
+    facts: ServiceFacts, live: Sequence[Replica], going: dict[str, str]
+) -> list[Stop]:
+    """Return those that are not ready yet on nodes that drain, and in whose place another is."""
+    counted = [each for each in live if each.ready or each.job_id in going]
+    over = max(len(counted) - facts.wanted, 0)
+    loading = [each for each in live if going.get(each.job_id) == _DRAINS and not each.ready]
+    return [Stop(each.job_id, _DRAINS) for each in loading[:over]]
 
 
 def _backoff(facts: ServiceFacts, now: datetime) -> datetime | None:
@@ -252,8 +277,14 @@ def _loops(facts: ServiceFacts, lacking: int, later: datetime, now: datetime) ->
     )
 
 
-def _replacing(facts: ServiceFacts, staying: Sequence[Replica], going: Sized) -> str:
+def _replacing(facts: ServiceFacts, staying: Sequence[Replica], going: Mapping[str, str]) -> str:
     if not going:
         return ""
     new = sum(each.ready for each in staying)
-    return f"{count(len(going), 'replica')} to be replaced: {new} of {facts.wanted} new ones ready"
+    drained = sum(why == _DRAINS for why in going.values())
+    where = "a node that drains" if drained == 1 else "nodes that drain"
+    which = f" ({drained} on {where})" if drained else ""
+    return (
+        f"{count(len(going), 'replica')} to be replaced{which}: {new} of {facts.wanted} new ones "
+        "ready"
+    )

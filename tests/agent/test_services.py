@@ -24,6 +24,7 @@ from longshore.models.job_status import JobState
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.serving import EngineStage, ModelSpec
+from longshore.models.settings import Settings
 from longshore.workers import sampling
 from longshore.workers.sampling import OTHERS, sample_slots
 from tests.support.agent import AgentProcess
@@ -105,6 +106,78 @@ async def test_an_update_under_traffic_drops_nothing(
     assert len(answers) > 2
     assert (await longshore.serve(two.model_copy(update={"cpus": 0.5})))[0] == 2, "as it is"
     assert await longshore.undo_rollout(service.name) == 1
+
+
+@pytest.mark.parametrize("deadline", [None, timedelta(minutes=1)], ids=["none", "1m"])
+async def test_an_engine_of_a_drained_node_is_replaced_before_it_leaves(
+    longshore: Longshore, service: ServiceSpec, agent: AgentProcess, settings: Settings,
+    tmp_path: Path, pool: str, deadline: timedelta | None,
+) -> None:  # fmt: skip
+    await longshore.serve(service)
+    first = await until(longshore, service.name, is_settled)
+    other = AgentProcess(settings, tmp_path / "other", pool)
+    over = asyncio.Event()
+    answers = 0
+
+    async def ask() -> None:
+        nonlocal answers
+        async with engine_client() as http:
+            while not over.is_set():
+                endpoints = (await longshore.service(service.name)).endpoints
+                assert endpoints, "one answers at every moment"
+                body = {"prompt": "a", "max_tokens": 100, "stream": True, "ignore_eos": True}
+                url = f"{endpoints[0]}/completions"
+                async with http.stream("POST", url, json=body) as answer:
+                    lines = [line async for line in answer.aiter_lines() if line]
+                assert lines[-1] == "data: [DONE]", "a request that was begun is answered"
+                answers += 1
+
+    async def is_drained() -> bool:
+        found = {each.id: each.drained for each in await longshore.nodes(pool=pool)}
+        return found[agent.node_id]
+
+    try:
+        other.start()
+        await eventually(lambda: other.says("registered as node"), timeout=PATIENCE)
+        async with asyncio.TaskGroup() as asking:
+            asking.create_task(ask())
+            await longshore.drain(agent.node_id, "new disk", deadline=deadline)
+            await eventually(is_drained, timeout=PATIENCE)
+            over.set()
+        second = await until(longshore, service.name, is_settled)
+        assert second.replicas[0].node_id == other.node_id
+        assert second.replicas[0].job_id != first.replicas[0].job_id
+        assert second.revision == 1
+        assert answers > 2
+        await longshore.remove_service(service.name)
+        await until(longshore, service.name, lambda found: not found.replicas)
+    finally:
+        other.end()
+
+
+async def test_an_engine_of_a_drained_node_stays_while_there_is_no_room_elsewhere(
+    longshore: Longshore, service: ServiceSpec, agent: AgentProcess
+) -> None:
+    await longshore.serve(service)
+    first = await until(longshore, service.name, is_settled)
+    await longshore.drain(agent.node_id, "new disk")
+    waits = await until(
+        longshore,
+        service.name,
+        lambda found: len(found.replicas) == 2 and bool(found.replicas[1].message),
+    )
+    assert waits.endpoints == first.endpoints
+    says = "1 replica to be replaced (1 on a node that drains): 0 of 1 new ones ready"
+    assert waits.message == says
+    told = (await longshore.explain(first.replicas[0].job_id)).headline
+    leaves = f"{agent.node_id} drains: it leaves when another replica of {service.name} is ready"
+    assert told.endswith(f"; {leaves}")
+    await longshore.uncordon(agent.node_id)
+    again = await until(
+        longshore, service.name, lambda found: is_settled(found) and len(found.replicas) == 1
+    )
+    assert [each.job_id for each in again.replicas] == [first.replicas[0].job_id]
+    assert (again.endpoints, again.message) == (first.endpoints, "")
 
 
 async def test_the_client_of_openai_streams_from_it_as_it_is(

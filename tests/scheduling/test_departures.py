@@ -17,10 +17,10 @@ MARGINS = Margins(end=30 * SECOND, publish=MINUTE)
 
 def a_job(
     name: str = "job", *, grace: timedelta = 10 * SECOND, saves: bool = False,
-    lasts: timedelta = 100 * HOUR,
+    lasts: timedelta = 100 * HOUR, replica: bool = False,
 ) -> Occupant:  # fmt: skip
     key = PlacementKey(job_id=name, attempt=1)
-    return Occupant(key=key, grace=grace, saves=saves, expected_end=NOW + lasts)
+    return Occupant(key=key, grace=grace, saves=saves, expected_end=NOW + lasts, replica=replica)
 
 
 def drain(**how: object) -> Leaving:
@@ -68,6 +68,27 @@ def test_a_deadline_lets_all_stay_until_they_have_to_go() -> None:
     assert plan.next_look == NOW + 7 * MINUTE  # 2 min to save and 1 to publish before the 10
     assert leave(*jobs, by=drain(by=NOW + 3 * MINUTE)) == ["saves"]
     assert leave(*jobs, by=drain(by=NOW + 10 * SECOND)) == ["saves", "cannot"]
+
+
+def test_a_replica_stays_for_half_of_a_deadline_so_that_another_gets_ready() -> None:
+    replica, job = a_job("replica", grace=MINUTE, replica=True), a_job("job", grace=MINUTE)
+
+    def asked(by: Leaving, now: datetime = NOW, since: datetime | None = NOW) -> list[str]:
+        found = plan_departures((replica, job), [by], MARGINS, now, since)
+        return [each.key.job_id for each in found.departures]
+
+    soon = drain(by=NOW + MINUTE)
+    assert asked(soon) == ["job"]
+    assert plan_departures((replica,), [soon], MARGINS, NOW, NOW).next_look == NOW + 30 * SECOND
+    assert asked(soon, NOW + 30 * SECOND) == ["replica", "job"]
+    assert asked(soon, since=None) == ["replica", "job"]
+    assert asked(drain(at_once=True)) == ["replica", "job"]
+    assert asked(drain(by=NOW - HOUR)) == ["replica", "job"]
+    later = drain(by=NOW + 10 * MINUTE)
+    assert asked(later, NOW + 9 * MINUTE) == ["replica", "job"]
+    assert asked(later, NOW + 9 * MINUTE - SECOND) == []
+    # The end of a node is another thing: there is nothing afterwards.
+    assert asked(expiry(MINUTE)) == ["replica", "job"]
 
 
 def test_before_its_end_a_node_is_left_by_those_that_cannot_finish() -> None:

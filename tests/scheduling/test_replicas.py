@@ -131,6 +131,58 @@ def test_a_replica_is_replaced_before_the_time_of_its_node_ends():
     assert stopped(facts(soon, later, replica("c"))) == ["a"]
 
 
+def test_a_replica_on_a_node_that_drains_stays_until_another_is_ready():
+    drained = replica("a", node_drains=True)
+    begun = plan(facts(drained, replica("b")), NOW)
+    assert (begun.start, begun.stop, begun.look_at) == (1, (), None)
+    said = "1 replica to be replaced (1 on a node that drains): 1 of 2 new ones ready"
+    assert begun.reason == said
+    # Where there is no room elsewhere, or the new one fails, it stays.
+    for stage in (None, LOADING, FAILED):
+        waits = facts(drained, replica("b"), replica("c", stage=stage))
+        assert (plan(waits, NOW).start, stopped(waits)) == (0, [])
+    ready = plan(facts(drained, replica("b"), replica("c")), NOW)
+    assert [(each.job_id, each.reason) for each in ready.stop] == [
+        ("a", "replaced as its node drains")
+    ]
+    # Where nothing may run beside it, it goes first.
+    alone = facts(drained, replica("b"), surge=0, unavailable=1)
+    assert (plan(alone, NOW).start, stopped(alone)) == (0, ["a"])
+
+
+def test_where_a_drain_is_undone_what_is_not_replaced_yet_stays():
+    young = replica("c", stage=LOADING, created_at=NOW)
+    assert stopped(facts(replica("a"), replica("b"), young)) == ["c"]
+    half = facts(replica("a", stopping=True), replica("b"), replica("c"))
+    assert (plan(half, NOW).start, stopped(half)) == (0, [])
+
+
+def test_one_that_loads_on_a_node_that_drains_goes_once_another_is_ready():
+    loads = replica("a", stage=LOADING, node_drains=True)
+    assert stopped(facts(loads, replica("b"), replica("c", stage=LOADING))) == []
+    assert stopped(facts(loads, replica("b"), replica("c"))) == ["a"]
+    both = facts(loads, replica("b", node_drains=True), replica("c"))
+    assert stopped(both) == ["a"], "the one that serves nobody first"
+    small = facts(replace(loads, too_small=True), replica("b"))
+    assert stopped(small) == ["a"]
+
+
+def test_an_update_goes_on_on_nodes_that_drain():
+    old = (replica("a"), replica("b", node_drains=True))
+    begun = facts(*old, revision=2, was_ready=False)
+    assert (plan(begun, NOW).start, stopped(begun)) == (1, [])
+    new = replica("c", 2, node_drains=True)
+    assert stopped(facts(*old, new, revision=2)) == ["a"], "no new one for an old one"
+    both = facts(replica("d", node_drains=True), replica("c"), replica("b"))
+    assert stopped(both) == ["d"]
+
+
+def test_one_that_had_to_leave_before_another_was_ready_is_not_waited_for():
+    """It waits in the queue then, and the one in its place loads already."""
+    left = replica("a", stage=None)
+    assert stopped(facts(left, replica("b", stage=LOADING, created_at=NOW), wanted=1)) == ["a"]
+
+
 def test_one_that_waits_in_a_size_that_no_node_holds_is_made_anew():
     waits = replica("a", stage=None, held=False)
     found = plan(facts(waits, wanted=1, has_sizes=True), NOW)
@@ -222,11 +274,14 @@ class World:
             self.now += timedelta(minutes=10)
         assert len(self.facts.replicas) == self.facts.wanted
         assert all(each.revision == self.facts.revision for each in self.facts.replicas)
+        assert not any(each.node_drains for each in self.facts.replicas)
 
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["look", "ready", "load", "lose", "end", "update", "scale"]),
+        st.sampled_from(
+            ["look", "ready", "load", "lose", "end", "update", "scale", "drain", "undrain"]
+        ),
         st.integers(0, 9),
     ),
     max_size=40,
@@ -251,6 +306,8 @@ def test_whatever_happens_the_number_is_kept_and_reached(
                 world.end(number, asked=False)
             case "end":
                 world.end(number, asked=True)
+            case "drain" | "undrain":
+                world.change(number, node_drains=what == "drain")
             case "update":
                 world.facts = replace(world.facts, revision=world.facts.revision + 1)
             case _:
