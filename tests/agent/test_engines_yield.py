@@ -32,7 +32,7 @@ from tests.support.http_client import engine_client
 from tests.support.waiting import eventually
 
 PATIENCE = 180
-ALL = "300GB"
+ALL = "280GB"
 """Of the four simulated GPUs of 80 GB: there is room for one engine."""
 
 
@@ -45,7 +45,7 @@ async def serve(
     rules = PreemptionPolicy(max_wait=timedelta(seconds=1))
     spec = PoolSpec(name=pool, interval=timedelta(seconds=1), preemption=rules)
     await longshore.set_pool(spec)
-    path = write(Model(layers=6), tmp_path / "tiny.gguf")
+    path = write(Model(layers=31), tmp_path / "tiny.gguf")
     agent.start()
     await eventually(lambda: agent.says("epoch 1"), timeout=PATIENCE)
     served: list[str] = []

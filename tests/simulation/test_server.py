@@ -1,7 +1,7 @@
 """The simulated market as a server: who opens connections and asks nothing keeps nobody out."""
 
 import socket
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
@@ -20,5 +20,6 @@ def test_half_open_connections_keep_nobody_out_of_the_market(monkeypatch: pytest
         ]
         for half in halves:
             half.sendall(b"GET / HTTP/1.1\r\nX-Half")
-        assert halves[0].recv(1) == b""
+        with suppress(ConnectionResetError):  # where what it sent was not read yet
+            assert halves[0].recv(1) == b""
         assert httpx.get(f"{market.url}/nothing").status_code == 404
