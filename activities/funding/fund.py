@@ -247,6 +247,14 @@ def _cap(facts: Facts, remedy: Remedy) -> str:
     return f"raise cap {cap.tenant}/{cap.spec.name} by {_gpus(remedy)} {file}"
 
 
+def _lending(facts: Facts, remedy: Remedy) -> str:
+    owned = facts.envelopes[remedy.envelope or 0]
+    return (
+        f"ask {owned.tenant} to lend more: `lending.max` of {_gpus(remedy)} in envelope "
+        f"{owned.spec.name} of its budget file"
+    )
+
+
 def _gpus(remedy: Remedy) -> str:
     return count(remedy.gpus or 0, "GPU")
 
@@ -262,6 +270,7 @@ _SAYS = {
         f"`allow_borrow: true` and `sponsors: [{', '.join(one.tenants)}]`"
     ),
     Helps.BUDGET: _budget,
+    Helps.LENDING: _lending,
     Helps.CAP: _cap,
     Helps.PREEMPTIBLE: lambda _, __: (
         "let it be preempted (`--set preemptible=true`): relatives would pay"

@@ -8,15 +8,16 @@ from typing import NamedTuple
 
 from longshore.models.funding import Envelope, FundingCode, FundingTerms, WhenUnfunded
 from longshore.models.job_request import JobRequest
-from longshore.scheduling.funding.asked import LENDER, Asked, all_asked
+from longshore.scheduling.funding.asked import LENDER, SPONSOR, Asked, all_asked
 from longshore.scheduling.funding.cover import Cover, cover, start
 from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use
 from longshore.scheduling.funding.ladder import OWN as ITSELF
 from longshore.scheduling.funding.ladder import WORDS, lends_to
-from longshore.scheduling.funding.room import Room
+from longshore.scheduling.funding.room import Room, lends, milli
 
 _MOST_OPENINGS = 5
 _MOST_SPONSORS = 50
+_MOST_LENDERS = 5
 _MOST_ENDS = 200
 OWN = WORDS[ITSELF]
 
@@ -32,6 +33,8 @@ class Helps(StrEnum):
     """To borrow up to so many GPUs."""
     SPONSORS = "sponsors"
     """To borrow of these tenants, who lend to it."""
+    LENDING = "lending"
+    """To have a sponsor lend so many GPUs of an envelope in all."""
     BUDGET = "budget"
     """To give an envelope of its own tenant so many GPUs in all, or a new one so many."""
     CAP = "cap"
@@ -85,6 +88,8 @@ def remedies(
         yield Remedy(Helps.FEWER, gpus=gets / 1000)
     yield from _borrowing(room, use, found)
     yield from _budget(room, use, gets)
+    if found.code is FundingCode.NO_ROOM:
+        yield from _lending(room, use, gets)
     if found.code is FundingCode.CAP:
         yield from _caps(room, use)
     if not use.preemptible and cover(room, use._replace(preemptible=True)).funded:
@@ -118,6 +123,38 @@ def _borrowing(room: Room, use: Use, found: Cover) -> Iterable[Remedy]:
         }
         names = tuple(name for name in sponsors if name in pay)
         yield Remedy(Helps.SPONSORS, gpus=borrowed.borrowed / 1000, tenants=names)
+
+
+def _lending(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
+    """Return which sponsor's envelope has unused GPUs that it may not lend, and how many in all it
+    would have to."""
+    wants = sum(share.amount for share in use.shares)
+    tried: set[int] = set()
+    for asked in every_asked(room, use):
+        place = asked.place
+        owned = room.owned[place]
+        most = lends(owned) + wants - gets
+        if (
+            asked.rung != SPONSOR or asked.code or place in tried
+            or not room.lendable[place] < room.free[place] or most > milli(owned.spec.gpus)
+        ):  # fmt: skip
+            continue
+        if len(tried) == _MOST_LENDERS:
+            return
+        tried.add(place)
+        assert owned.spec.lending is not None
+        lending = owned.spec.lending.model_copy(update={"max": most / 1000})
+        larger = owned._replace(spec=owned.spec.model_copy(update={"lending": lending}))
+        if _covered_with(room, use, larger):
+            yield Remedy(Helps.LENDING, gpus=most / 1000, envelope=owned.id)
+            return
+
+
+def _covered_with(room: Room, use: Use, envelope: Owned) -> bool:
+    """Return whether somebody would pay if an envelope were so."""
+    facts = _now(room)
+    envelopes = {**facts.envelopes, envelope.id: envelope}
+    return cover(Room(facts._replace(envelopes=envelopes), room.now), use).funded
 
 
 def _terms(use: Use, sponsors: tuple[str, ...]) -> FundingTerms:
@@ -165,12 +202,10 @@ def _budget(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
         Envelope(name="new", gpus=0, gpu_type=gpu_type, end=None),
     )  # fmt: skip
     owned = room.owned[own.place] if own is not None else new
-    facts = _now(room)
     for more in dict.fromkeys((wants - gets, wants)):
         gpus = owned.spec.gpus + more / 1000
         larger = owned._replace(spec=owned.spec.model_copy(update={"gpus": gpus}))
-        envelopes = {**facts.envelopes, larger.id: larger}
-        if cover(Room(facts._replace(envelopes=envelopes), room.now), use).funded:
+        if _covered_with(room, use, larger):
             if owned is new:
                 yield Remedy(Helps.BUDGET, gpus, tenants=(use.tenant,), gpu_type=gpu_type)
             else:

@@ -121,6 +121,21 @@ async def test_each_remedy_says_what_to_do(funded: Ledger):
     assert [each.funding for each in view.answer] == ["UNFUNDED"]
 
 
+async def test_a_sponsor_that_may_lend_no_more_is_named_with_what_it_would_have_to(funded: Ledger):
+    bank = await envelope(funded, "bank", milli=8000, lend_to=["red"], lend_milli=2000)
+    await envelope(funded, "red", milli=1000)
+    terms = {"unfunded": "wait", "allow_borrow": True, "sponsors": ["bank"]}
+    await funded.enqueue("j", gpus=4, tenant="red", funding=terms)
+    view = await asked(funded, "j")
+    assert view.code == "NO_ROOM"
+    says = {each.what: each.says for each in view.remedies}
+    assert says["lending"] == (
+        "ask bank to lend more: `lending.max` of 3 GPUs in envelope main of its budget file"
+    )
+    await funded.rows(f"UPDATE envelopes SET lend_milli = 3000 WHERE id = {bank}")
+    assert (await asked(funded, "j")).funded, "it is as it said"
+
+
 async def test_a_tenant_without_a_budget_asks_nobody(funded: Ledger):
     await runs(funded, "j", 1, tenant="free")
     view = await asked(funded, "j")

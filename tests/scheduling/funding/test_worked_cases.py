@@ -189,8 +189,12 @@ def test_j5b_a_limit_of_16_is_too_low():
 
 def test_a_sponsor_lends_no_more_than_it_says():
     room, run = sponsored(None, gpus=161)
-    assert cover(room, run).code is FundingCode.NO_ROOM
+    found = explain(room, run)
+    assert found.cover.code is FundingCode.NO_ROOM
+    assert Remedy(Helps.LENDING, gpus=65, envelope=2) in found.remedies
     assert cover(*sponsored(None, gpus=160)).funded
+    more_than_it_has = explain(*sponsored(None, gpus=96 + 257)).remedies
+    assert Helps.LENDING not in {one.what for one in more_than_it_has}
 
 
 def test_who_could_borrow_is_told_of_whom():
