@@ -1,17 +1,16 @@
 """How a plan to preempt looks: every way with its price, then the victims, term by term."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from rich.console import Group, RenderableType
 
 from longshore.client.preempt import PreemptionDryRun
 from longshore.client.terminal import Text, a_table, heading, out, width_of_ids
-from longshore.client.words import cell, clock, zone
-from longshore.models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
+from longshore.client.ways_view import ways_table
+from longshore.client.words import clock
+from longshore.models.preemption import PreemptionPlan, RejectedVictim, Victim
 from longshore.models.text import NONE, and_more, dollars, format_gpus
 
-_AMOUNTS = ("lost or paid", "delay", "in all")
 _VICTIMS = ("job", "class", "GPUs", "done again", "saving", "waiting", "in all", "why")
 _PAID = "paid for"
 _TERMS = ("class", "GPUs", "done again", "saving", "waiting", "in all")
@@ -28,24 +27,13 @@ def render_plan(ran: PreemptionDryRun, *, most: int | None = None) -> Renderable
     if ran.funding:
         parts.append(Text(f"Paid for: {ran.funding}"))
     if plan.ways:
-        parts += [Text(), _ways(plan.ways, plan.at)]
+        parts += [Text(), ways_table(plan.ways, plan.at)]
     if plan.victims:
         parts += [Text(), heading("Would be stopped"), _victims(plan.victims, ran)]
         parts += [Text(), Text(_gains(plan))]
     if plan.rejected:
         parts += [Text(), heading("Keep their GPUs"), _kept(plan.rejected, ran, most)]
     return Group(*parts)
-
-
-def _ways(ways: Sequence[Way], now: datetime) -> RenderableType:
-    headings = ("", "way", f"start ({zone(now)})", *_AMOUNTS, "why not")
-    table = a_table(headings, right=_AMOUNTS, fold=("way", "why not"))
-    for way in ways:
-        start = cell(way.start, now) if way.start else "not known"
-        amounts = (dollars(amount) for amount in (way.cost, way.delay, way.total))
-        mark, style = ("→", "bold") if way.chosen else ("", "")
-        table.add_row(mark, way.title, start, *amounts, way.lost, style=style)
-    return table
 
 
 def _victims(victims: Sequence[Victim], ran: PreemptionDryRun) -> RenderableType:

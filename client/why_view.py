@@ -20,6 +20,7 @@ from longshore.client.job_view import (
     ran_for,
 )
 from longshore.client.terminal import Text, a_table, heading, pairs
+from longshore.client.ways_view import ways_table
 from longshore.client.words import class_of, head_start_of, places_of
 from longshore.models.job_status import JobState
 from longshore.models.placement import Candidate, Decision, PlacementKind, Rejection
@@ -60,6 +61,10 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
             heading(f"Nodes of pool {job.pool} now, for this job alone"),
             _verdicts_table(explanation.decision),
         ]
+    plan = explanation.making_room or explanation.made_room
+    if plan is not None and plan.ways:
+        parts += [Text(), heading("Ways to start, as they were weighed")]
+        parts.append(ways_table(plan.ways, plan.at))
     if explanation.sizes:
         parts += [Text(), heading("Size changes"), sizes_table(explanation.sizes, now)]
     if explanation.attempts:

@@ -12,29 +12,21 @@ from longshore.console.budgets_view import hours_html, payers_html
 from longshore.console.escaping import escape
 from longshore.console.formats import with_code
 from longshore.console.jobs_view import label_link, link, waited, waits
-from longshore.console.parts import PICKED, SIMULATED_GPUS, facts, number, table, when
+from longshore.console.parts import SIMULATED_GPUS, facts, number, table, when
 from longshore.console.purchases_view import link as purchase_link
-from longshore.models.gang import GangPlan, PlannedGroup
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import JobState
 from longshore.models.node_messages import Progress
-from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
 from longshore.models.text import (
     ago,
-    and_more,
     count,
     dollars,
     format_duration,
-    format_gpus,
-    format_slices,
     span,
 )
 from longshore.models.units import format_bytes
 from longshore.models.views import Explanation, JobView
-
-MOST_NODES = 60
-"""Rows of nodes that are listed one by one."""
 
 
 def notes_html(report: JobReport) -> str:
@@ -133,29 +125,6 @@ def hints_html(explanation: Explanation) -> str:
     """Return what could be done about it; nothing where there is nothing to say."""
     items = "".join(f"<li>{with_code(hint)}</li>" for hint in explanation.hints)
     return f'<ul class="hints">{items}</ul>' if items else ""
-
-
-def nodes_html(explanation: Explanation) -> tuple[str, str]:
-    """Return the nodes with the answer of each, and a title for them; nothing where none is known.
-
-    For a job that waits every node as it is now, else those that could take its last attempt.
-    """
-    if explanation.decision is not None:
-        return _verdicts(explanation.decision), f"Nodes of pool {explanation.job.pool} now"
-    placed = explanation.placed
-    if placed is None or not placed.candidates:
-        return "", ""
-    return _candidates(placed), "Nodes that could take it when it was placed, best first"
-
-
-def gang_html(explanation: Explanation) -> str:
-    """Return the groups of a gang, and what each domain has; nothing for another job."""
-    decision = explanation.decision or explanation.placed
-    if decision is None or decision.gang is None:
-        return ""
-    plan = decision.gang
-    refusal = f'<p class="padded">{escape(plan.refusal)}</p>' if plan.refusal else ""
-    return f"{refusal}{_groups(plan)}{_rooms(plan)}"
 
 
 def stderr_html(report: JobReport) -> str:
@@ -284,118 +253,6 @@ def _decided(explanation: Explanation, now: datetime) -> Iterable[str]:
     for each in explanation.blocks:
         block = escape(each.block_id)
         yield f"About its block {block}, {ago(each.at, now)}: {escape(each.reason)}."
-
-
-def _verdicts(decision: Decision) -> str:
-    """Return every node with its answer: those that would do, then why the others do not."""
-    rows = [
-        f'<tr><th scope="row" class="id">{escape(each.node_id)}</th><td>{_answer("fits", "well")}'
-        f'</td><td class="fold">{escape(_gpus(each))}, score {each.terms.total:.3f}</td></tr>'
-        for each in decision.candidates
-    ] + [
-        f'<tr><th scope="row" class="id">{escape(each.node_id)}</th>'
-        f"<td>{_answer(each.code.value, 'bad' if each.permanent else 'ending')}</td>"
-        f'<td class="fold">{escape(each.reason)}</td></tr>'
-        for each in decision.rejections
-    ]
-    if not rows:
-        return ""
-    codes: dict[str, int] = {}
-    for each in decision.rejections:
-        codes[each.code.value] = codes.get(each.code.value, 0) + 1
-    sums = [f"{count(len(decision.candidates), 'node')} would do"] if decision.candidates else []
-    sums += [f"{code}: {count(nodes, 'node')}" for code, nodes in codes.items()]
-    more = and_more(len(rows) - MOST_NODES, "node")
-    rest = [f'<tr><td colspan="3" class="quiet">{more}</td></tr>']
-    return (
-        f'<p class="padded">For this job alone, without the jobs before it: '
-        f"{escape(', '.join(sums))}.</p>"
-        + table(
-            "Nodes with their answer", ("Node", "Answer", "What is there"),
-            [*rows[:MOST_NODES], *(rest if more else [])],
-        )
-    )  # fmt: skip
-
-
-def _candidates(decision: Decision) -> str:
-    placed = decision.kind is PlacementKind.EXISTING_NODE
-    return table(
-        "Nodes that could take it, best first",
-        ("Node", "GPUs", "Score", "Made of"),
-        (
-            f"<tr{PICKED if placed and each.node_id == decision.node_id else ''}>"
-            f'<th scope="row" class="id">{escape(each.node_id)}</th><td>{escape(_gpus(each))}</td>'
-            f"{number(f'{each.terms.total:.3f}')}"
-            f'<td class="fold">{escape(_made_of(each.terms)) or "–"}</td></tr>'
-            for each in decision.candidates
-        ),
-        numbers=("Score",),
-    )
-
-
-def _made_of(terms: ScoreTerms) -> str:
-    """Return the terms of a score; in a cycle the parts are known of the chosen node alone."""
-    named = (
-        ("utilization", terms.utilization), ("fragmentation", terms.fragmentation),
-        ("expiry", terms.expiry), ("provider", terms.provider),
-    )  # fmt: skip
-    said = [f"{name} {value:.3f}" for name, value in named]
-    parts = [f"{part.name} {part.value:+.3f}" for part in terms.parts]
-    return ", ".join([*said, *parts] if terms.rule is PackingRule.SEED_SCORE else parts)
-
-
-def _groups(plan: GangPlan) -> str:
-    if not plan.groups:
-        return ""
-    return "<h3>Groups</h3>" + table(
-        "Groups of the gang",
-        ("Group", "Domain", "GPUs", "Nodes", "Spares"),
-        (_group(each) for each in plan.groups),
-        numbers=("GPUs",),
-    )
-
-
-def _group(group: PlannedGroup) -> str:
-    nodes, spares = (
-        "<br>".join(
-            f'<span class="id">{escape(share.node_id)}</span> {format_gpus(share.gpu_indices)}'
-            for share in shares
-        )
-        for shares in (group.nodes, group.spares)
-    )
-    return (
-        f'<tr><th scope="row">{group.number}</th><td>{escape(group.domain)}</td>'
-        f"{number(count(group.gpus))}<td>{nodes}</td><td>{spares or '–'}</td></tr>"
-    )
-
-
-def _rooms(plan: GangPlan) -> str:
-    if not plan.domains:
-        return ""
-    return "<h3>Domains</h3>" + table(
-        "What the domains have",
-        ("Domain", "Nodes", "GPUs", "Free", "For it", "Left"),
-        (
-            f'<tr><th scope="row">{escape(each.domain)}</th>'
-            + "".join(
-                number(count(value))
-                for value in (each.nodes, each.gpus, each.free, each.usable, each.residual)
-            )
-            + "</tr>"
-            for each in plan.domains[:MOST_NODES]
-        ),
-        numbers=("Nodes", "GPUs", "Free", "For it", "Left"),
-    )
-
-
-def _gpus(candidate: Candidate) -> str:
-    slices = f" {format_slices(candidate.slices)}" if candidate.slices else ""
-    link_class = f", {candidate.link.value}" if candidate.link else ""
-    return f"{format_gpus(candidate.gpu_indices)}{slices}{link_class}"
-
-
-def _answer(words: str, looks: str) -> str:
-    return f'<span class="state {looks}">{escape(words)}</span>'
 
 
 def _sentence(text: str) -> str:

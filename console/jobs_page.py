@@ -7,6 +7,7 @@ from nicegui import ui
 from starlette.requests import Request
 
 from longshore.console import array_view as arrays
+from longshore.console import job_placement as placement
 from longshore.console import job_view as view
 from longshore.console import jobs_view as lists
 from longshore.console.attempts_view import attempts_html, sizes_html
@@ -146,8 +147,8 @@ class JobPage:
             name: Card(name, classes=_STACKED.get(name, "jobs"))
             for name in ("Elements by state", "Elements that failed", "Elements",
                          "Scheduling", "The last lines of its stderr",
-                         "What could help", "Nodes", "Gang", "Size changes", "Attempts",
-                         "Checkpoints")
+                         "What could help", "Ways to start", "Nodes", "Gang", "Size changes",
+                         "Attempts", "Checkpoints")
         }  # fmt: skip
         self._parts: dict[str, ui.html] = {}
         for name, card in self._cards.items():
@@ -188,10 +189,12 @@ class JobPage:
         self._head.content = view.head_html(report, now, self._fleet.workflow_url(job.id))
         self._put("Scheduling", view.why_html(explanation, now))
         self._put("What could help", view.hints_html(explanation))
-        nodes, title = view.nodes_html(explanation)
+        self._put("Ways to start", placement.ways_html(explanation))
+        self._cards["Ways to start"].remark("as they were weighed when others were preempted")
+        nodes, title = placement.nodes_html(explanation)
         self._put("Nodes", nodes)
         self._cards["Nodes"].title(title)
-        self._put("Gang", view.gang_html(explanation))
+        self._put("Gang", placement.gang_html(explanation))
         self._put("Size changes", sizes_html(explanation.sizes))
         self._put("Attempts", attempts_html(report, now))
         self._cards["Attempts"].remark("the newest first")
@@ -253,6 +256,7 @@ class JobPage:
 _STACKED = {
     "Elements that failed": "jobs stacks",
     "Elements": "jobs stacks thirds",
+    "Ways to start": "jobs stacks",
     "Size changes": "jobs stacks",
 }
 """Cards whose tables name their columns in each cell, for narrow screens."""

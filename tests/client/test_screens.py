@@ -26,7 +26,7 @@ from longshore.models.placement import (
     ScoreTerms,
 )
 from longshore.models.pool import Growth
-from longshore.models.preemption import Spared
+from longshore.models.preemption import PreemptionPlan, Spared, Way, WayKind
 from longshore.models.retry import FailureClass
 from longshore.models.spending import JobCost, PurchaseUnderWay
 from longshore.models.views import (
@@ -107,6 +107,25 @@ def test_a_class_that_has_risen_is_said_with_how_long_it_took() -> None:
     heading, *lines = drawn(jobs_table((waits, runs, a_job()), NOW, 140), 140)
     at = slice(heading.index("tier") + 4, heading.index("class") + 5)
     assert [line[at].strip() for line in lines] == ["4 as 5", "4 as 5", "5"]
+
+
+def test_why_a_job_runs_says_the_ways_that_were_weighed_with_their_prices() -> None:
+    stop = Way(kind=WayKind.PREEMPT, title="stop low", start=NOW, cost=100_000, chosen=True)
+    wait = Way(
+        kind=WayKind.WAIT, title="wait until 13:00", start=NOW + 60 * MINUTE, delay=2_000_000,
+        lost="it costs $1.90 more",
+    )  # fmt: skip
+    plan = PreemptionPlan(job_id="x", at=NOW, reason="stop low", ways=(stop, wait))
+    for shown in (
+        Explanation(job=a_job(JobState.RUNNING), headline="runs", made_room=plan),
+        Explanation(job=a_job(), headline="waits", position=1, making_room=plan),
+    ):
+        lines = [" ".join(line.split()) for line in drawn(explanation_screen(shown, NOW), 140)]
+        at = lines.index("Ways to start, as they were weighed")
+        assert lines[at + 2 : at + 4] == [
+            "→ stop low 12:00:00 $0.10 $0.00 $0.10",
+            "wait until 13:00 13:00:00 $0.00 $2.00 $2.00 it costs $1.90 more",
+        ]
 
 
 @pytest.mark.parametrize(("ran", "since"), [(None, "10m"), (NOW - 8 * MINUTE, "1m")])

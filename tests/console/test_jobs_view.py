@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from longshore.activities.checkpoints.rows import StoredCheckpoints
+from longshore.console import job_placement as placement
 from longshore.console import job_view as view
 from longshore.console.attempts_view import attempts_html
 from longshore.console.jobs_view import (
@@ -41,7 +42,7 @@ from longshore.models.placement import (
     ScoreTerms,
 )
 from longshore.models.pool import PoolSpec
-from longshore.models.preemption import PreemptionPlan
+from longshore.models.preemption import PreemptionPlan, Way, WayKind
 from longshore.models.retry import FailureClass
 from longshore.models.spending import BuyingRecord, OptionRecord
 from longshore.models.views import AttemptShare, AttemptView, Explanation, JobView, PoolView
@@ -329,14 +330,14 @@ def test_why_a_job_waits_node_by_node():
         "It waits: it was not its turn. It has place 3 in the queue of pool default, 2 jobs ahead."
         " The last cycle looked at it 1m ago: 2 others are first."
     )
-    html, title = view.nodes_html(explanation)
+    html, title = placement.nodes_html(explanation)
     said = text_of(html)
     assert title == "Nodes of pool default now"
     assert "1 node would do, not-enough-vram: 1 node, gpus-busy: 100 nodes" in said
     assert "fits fits GPUs 2-3, score 0.600" in said
     assert "small not-enough-vram has <40GB> each" in said
     assert "and 42 more nodes" in said
-    assert html.count("<tr") == view.MOST_NODES + 2
+    assert html.count("<tr") == placement.MOST_NODES + 2
     assert "<code>longshore jobs</code>" in view.hints_html(explanation)
 
 
@@ -349,6 +350,25 @@ def test_who_gives_way_is_said_once():
     assert text_of(view.why_html(held, NOW)).endswith(
         f"Others are preempted for it: {plan.reason}."
     )
+
+
+def test_the_ways_that_were_weighed_stand_with_their_prices():
+    stop = Way(kind=WayKind.PREEMPT, title="stop low", start=NOW, cost=100_000, chosen=True)
+    wait = Way(
+        kind=WayKind.WAIT, title="wait <an hour>", start=None, delay=2_000_000,
+        lost="it costs $1.90 more",
+    )  # fmt: skip
+    plan = PreemptionPlan(job_id="x", at=NOW, reason="stop low", ways=(stop, wait))
+    for shown in (
+        Explanation(job=a_job(), headline="waits", position=1, making_room=plan),
+        Explanation(job=a_running_job(), headline="runs", made_room=plan),
+    ):
+        html = placement.ways_html(shown)
+        said = text_of(html)
+        assert "stop low 20 Nov 12:00:00 $0.10 $0.00 $0.10 chosen" in said
+        assert "wait <an hour> not known $0.00 $2.00 $2.00 it costs $1.90 more" in said
+        assert html.count('aria-current="true"') == 1
+    assert placement.ways_html(Explanation(job=a_job(), headline="waits")) == ""
 
 
 def test_why_a_job_has_no_more_gpus_is_said():
@@ -402,12 +422,12 @@ def test_why_a_job_is_where_it_is_with_the_next_best():
         job_id="x", kind=PlacementKind.EXISTING_NODE, node_id="node-a", candidates=(best, other)
     )
     explanation = Explanation(job=a_running_job(), headline="runs: the best of 2", placed=placed)
-    html, title = view.nodes_html(explanation)
+    html, title = placement.nodes_html(explanation)
     assert title == "Nodes that could take it when it was placed, best first"
     assert "node-a GPUs 0-1 -0.250 room for 8 GPUs -0.250" in text_of(html)
     assert "utilization 0.500, fragmentation -0.100, expiry 0.000, provider 0.200" in text_of(html)
     assert html.count('aria-current="true"') == 1
-    assert view.gang_html(explanation) == ""
+    assert placement.gang_html(explanation) == ""
 
 
 def test_a_gang_says_its_groups_and_what_the_domains_have():
@@ -418,7 +438,7 @@ def test_a_gang_says_its_groups_and_what_the_domains_have():
         groups=(PlannedGroup(number=0, domain="eu/c1/a", gpus=4, nodes=(share,)),),
     )  # fmt: skip
     placed = Decision(job_id="x", kind=PlacementKind.EXISTING_NODE, gang=plan)
-    html = view.gang_html(Explanation(job=a_running_job(), headline="runs", placed=placed))
+    html = placement.gang_html(Explanation(job=a_running_job(), headline="runs", placed=placed))
     said = text_of(html)
     assert "4 <GPUs> are missing" in said
     assert "0 eu/c1/a 4 node-a GPUs 0-3 –" in said
