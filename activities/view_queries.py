@@ -21,6 +21,7 @@ _JOBS = f"""
            j.spec->'malleable' AS malleable,
            coalesce(j.spec->'milli', '1000') AS milli,
            coalesce(j.spec->'vram_per_gpu', '0') AS vram_per_gpu, j.spec->'mig' AS mig,
+           jsonb_typeof(j.spec->'engine') IS NOT DISTINCT FROM 'object' AS runs_engine,
            j.spec->'labels' AS labels, j.spec->'max_duration' AS max_duration,
            CASE WHEN j.ended_at IS NOT NULL THEN j.end_state
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL THEN 'RUNNING'
@@ -265,7 +266,8 @@ GPUS = """
 
 LEASES = """
     SELECT l.node_id, l.gpu_index, l.job_id, j.name AS job_name, l.vram_mb, l.milli, l.slices,
-           l.mig_profile, p.spare, l.borrowed_from
+           l.mig_profile, p.spare, l.borrowed_from,
+           jsonb_typeof(j.spec->'engine') IS NOT DISTINCT FROM 'object' AS runs_engine
       FROM leases l JOIN nodes n ON n.id = l.node_id JOIN jobs j ON j.id = l.job_id
       JOIN placements p ON p.job_id = l.job_id AND p.attempt = l.attempt AND p.rank = l.rank
      WHERE l.ended_at IS NULL AND (CAST(:pool AS text) IS NULL OR n.pool = :pool)

@@ -323,7 +323,8 @@ def _gpu(row: RowMapping, leases: Sequence[RowMapping]) -> GPUView:
     parts = tuple(
         PartView(
             job_id=lease["job_id"], job_name=lease["job_name"], vram=lease["vram_mb"] / 1000,
-            milli=lease["milli"], mig=lease["mig_profile"], slices=lease["slices"],
+            milli=lease["milli"], runs_engine=lease["runs_engine"], mig=lease["mig_profile"],
+            slices=lease["slices"],
         )
         for lease in leases
         if lease is not whole and not lease["borrowed_from"]

@@ -30,7 +30,6 @@ from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import JobState, JobStatus
 from longshore.models.labels import format_labels
-from longshore.models.resources import memory_alone
 from longshore.models.spending import JobCost
 from longshore.models.start_range import StartRange
 from longshore.models.text import (
@@ -150,10 +149,9 @@ def command_of(spec: JobSpec) -> str:
 
 
 def share(job: JobView) -> str:
-    """Return what a job has of each GPU that it shares: ``500/1000``, or its memory where it has
-    next to nothing else of it, as an engine."""
-    by_memory = memory_alone(job.milli, job.vram_per_gpu)
-    return format_gb(job.vram_per_gpu) if by_memory else f"{job.milli}/1000"
+    """Return what a job has of each GPU that it shares: ``500/1000``, or of an engine its
+    memory."""
+    return format_gb(job.vram_per_gpu) if job.runs_engine else f"{job.milli}/1000"
 
 
 def held(job: JobView) -> str:

@@ -306,10 +306,11 @@ def _jobs_of(gpu: GPUView) -> tuple[str, ...]:
 
 def share_of(part: PartView, gpu: GPUView) -> str:
     """Return what a job has of a GPU: ``500/1000``, the profile of its MIG instance, or its memory
-    where that is the larger part, as of an engine."""
+    where that is the larger part, or it runs an engine."""
     if part.mig:
         return part.mig
     by_memory = bool(gpu.vram) and part.vram / gpu.vram > part.milli / WHOLE
+    by_memory = by_memory or part.runs_engine
     return format_gb(part.vram) if by_memory else f"{part.milli}/{WHOLE}"
 
 

@@ -113,8 +113,12 @@ def _slices(parts: Iterable[PartView]) -> int:
 
 
 def _by_memory(gpu: GPUView) -> bool:
-    """Return whether more of its memory is in use than of its thousandths, as with engines."""
-    return bool(gpu.vram) and gpu.vram_used / gpu.vram > gpu.milli_used / WHOLE
+    """Return whether it is told by its memory: of that more is in use than of its thousandths, or
+    by an engine."""
+    if not gpu.vram:
+        return False
+    by_engine = any(part.runs_engine for part in gpu.parts)
+    return by_engine or gpu.vram_used / gpu.vram > gpu.milli_used / WHOLE
 
 
 def _percent_used(gpu: GPUView) -> int:

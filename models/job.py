@@ -282,6 +282,10 @@ class JobSpec(ResourceRequest, JobIdentity):
         return self
 
     @property
+    def runs_engine(self) -> bool:
+        return self.engine is not None
+
+    @property
     def too_large(self) -> str:
         """Why it has too many bytes, with its largest fields; empty where it has not."""
         if self.engine is not None and (why := self.engine.too_large):

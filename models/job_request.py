@@ -208,6 +208,10 @@ class JobRequest(ResourceRequest):
             update={"malleable": spec.malleable, "max_duration": spec.max_duration}
         )
 
+    @property
+    def runs_engine(self) -> bool:
+        return self.loads_within is not None
+
     @classmethod
     def _as_said(
         cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int, path_behind: float

@@ -69,4 +69,12 @@ class ResourceRequest(Frozen):
     @property
     def gpu(self) -> GPURequest:
         """What it asks of GPUs, but for their type."""
-        return GPURequest(self.gpus, self.vram_per_gpu, self.milli, self.mig, alone=self.sensitive)
+        return GPURequest(
+            self.gpus, self.vram_per_gpu, self.milli, self.mig, alone=self.sensitive,
+            by_memory=self.runs_engine,
+        )  # fmt: skip
+
+    @property
+    def runs_engine(self) -> bool:
+        """Whether it runs the engine of a service."""
+        return False

@@ -17,11 +17,6 @@ UNLIMITED = float("inf")
 """What a node has of an amount that nobody limits there."""
 
 
-def memory_alone(milli: int, vram: float) -> bool:
-    """Return whether a job has next to nothing of a GPU but memory, as an engine."""
-    return milli == 1 and vram > 0
-
-
 class GPURequest(NamedTuple):
     """What a job asks of GPUs, but for their type."""
 
@@ -34,6 +29,8 @@ class GPURequest(NamedTuple):
     """The MIG profile that it wants an instance of."""
     alone: bool = False
     """Whether the job holds its nodes alone, with the GPUs there that it does not use."""
+    by_memory: bool = False
+    """Whether its part of a GPU follows from its memory, as an engine's: it is told by that."""
 
     @property
     def whole(self) -> bool:
@@ -47,7 +44,7 @@ class GPURequest(NamedTuple):
         if self.whole:
             return f"{self.gpus} x {gpu_type or 'GPU'}{memory}"
         part = f"{self.milli}/1000"
-        if memory_alone(self.milli, self.vram):
+        if self.by_memory:
             part, memory = format_gb(self.vram), ""
         if self.gpus > 1:
             return f"{part} of each of {self.gpus} {gpu_type or 'GPUs'}{memory}"

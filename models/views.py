@@ -59,6 +59,8 @@ class JobView(Wire):
     """Thousandths of its GPU that it wants."""
     vram_per_gpu: GB = 0.0
     """Of the memory of each of its GPUs, in GB; 0 for all that comes with what it has of it."""
+    runs_engine: bool = False
+    """Whether it is a replica of a service."""
     mig: str | None = None
     """The MIG profile that it wants an instance of."""
     state: JobState
@@ -179,6 +181,8 @@ class PartView(Wire):
     vram: float
     milli: int = 0
     """Thousandths; 0 for a MIG instance."""
+    runs_engine: bool = False
+    """Whether the job is a replica of a service: its thousandths follow from its memory."""
     mig: str | None = None
     """The profile of a MIG instance."""
     slices: int = 0

@@ -6,7 +6,7 @@ from longshore.models.job_request import JobRequest
 from longshore.models.mig import first_slice
 from longshore.models.placement import PackingRule, RejectionCode, ScoreTerms
 from longshore.models.preemption import Spared
-from longshore.models.resources import WHOLE, memory_alone
+from longshore.models.resources import WHOLE
 from longshore.models.text import count, format_gpus
 from longshore.models.topology import LinkClass
 from longshore.models.units import format_gb
@@ -22,12 +22,11 @@ def format_link(slowest: LinkClass | None) -> str:
 
 def format_part(job: JobRequest, gpus: Sequence[int], slices: int = 0) -> str:
     """Return ``500/1000 of GPU 3``, ``500/1000 of each of GPUs 2-3``, ``1g.10gb at slice 6 of GPU
-    3``, or ``50GB of GPU 3`` of a job that asks for the least of it beside its memory, as an
-    engine does."""
+    3``, or ``50GB of GPU 3`` of an engine."""
     if job.mig is not None:
         return f"{job.mig} at slice {first_slice(slices)} of {format_gpus(gpus)}"
     part = f"{job.milli}/{WHOLE}"
-    if memory_alone(job.milli, job.vram_per_gpu):
+    if job.runs_engine:
         part = format_gb(job.vram_per_gpu)
     return f"{part} of {'each of ' if len(gpus) > 1 else ''}{format_gpus(gpus)}"
 

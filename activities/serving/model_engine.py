@@ -50,23 +50,40 @@ async def replica_specs(
 ) -> list[JobSpec]:
     """Return the jobs of so many replicas, each of a size for which there is room now, or may
     be. One like it was `seen` to take so many bytes in all."""
-    specs = in_sizes(service, engine, sizes, seen)
+    gpu_memory = await largest_gpu(connection, service.pool, service.gpu_type)
+    specs = in_sizes(service, engine, sizes, seen, gpu_memory)
     if len(specs) == 1:
         return specs * count
     now = await clock(connection)
     nodes = await load_nodes(connection, service.pool)
     options = [JobRequest.of("", spec, now, 1) for spec in specs]
-    largest = VRAM.get((service.gpu_type or "").upper(), max(VRAM.values()))
-    chosen = choose_sizes(options, count, nodes, PackingPolicy(), now, largest)
+    chosen = choose_sizes(options, count, nodes, PackingPolicy(), now, _may_come(service.gpu_type))
     return [specs[number] for number in chosen]
 
 
+async def largest_gpu(
+    connection: AsyncConnection, pool: str | None, gpu_type: str | None = None
+) -> float:
+    """Return the GB of the largest GPU of a pool, or of all where none is named; where that has
+    none, of the largest that may come."""
+    found = await connection.scalar(text(_LARGEST), {"pool": pool, "type": gpu_type})
+    return _may_come(gpu_type) if found is None else found / 1000
+
+
+def _may_come(gpu_type: str | None) -> float:
+    return VRAM.get((gpu_type or "").upper(), max(VRAM.values()))
+
+
 def in_sizes(
-    service: ServiceSpec, engine: EngineSpec, sizes: Sequence[EngineSize], seen: int
+    service: ServiceSpec,
+    engine: EngineSpec,
+    sizes: Sequence[EngineSize],
+    seen: int,
+    gpu_memory: float,
 ) -> list[JobSpec]:
     """Return the job of a replica in each of its sizes, with the memory that one like it was
-    `seen` to take where that is more."""
-    return [replica_spec(service, each) for each in _engines(engine, sizes, seen)]
+    `seen` to take where that is more. `gpu_memory` is GB, of the largest GPU it may be on."""
+    return [replica_spec(service, each, gpu_memory) for each in _engines(engine, sizes, seen)]
 
 
 def _engines(engine: EngineSpec, sizes: Sequence[EngineSize], seen: int) -> list[EngineSpec]:
@@ -97,7 +114,8 @@ async def with_sizes(
     held = dict[int, bool]()
     if facts.has_sizes:
         now = await clock(connection)
-        specs = in_sizes(service, engine, sizes, seen)
+        gpu_memory = await largest_gpu(connection, service.pool, service.gpu_type)
+        specs = in_sizes(service, engine, sizes, seen, gpu_memory)
         nodes = await load_nodes(connection, service.pool)
         found = held_when_empty([JobRequest.of("", spec, now, 1) for spec in specs], nodes)
         held = dict(zip((size.gpus for size in sizes), found, strict=True))
@@ -119,6 +137,12 @@ async def with_sizes(
     return replace(facts, replicas=tuple(map(looked_at, facts.replicas)))
 
 
+_LARGEST = """
+    SELECT max(g.vram_mb) FROM gpus g JOIN nodes n ON n.id = g.node_id
+     WHERE n.state <> 'GONE'
+       AND (CAST(:pool AS text) IS NULL OR n.pool = :pool)
+       AND (CAST(:type AS text) IS NULL OR upper(n.gpu_type) = upper(:type))
+"""
 _TO_LOAD = (None, EngineStage.LOADING, EngineStage.FAILED)
 _SIZES_OF = """
     SELECT id, CASE WHEN spec ->> 'gpus' ~ '^[0-9]{1,6}$' THEN (spec ->> 'gpus')::integer

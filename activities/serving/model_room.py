@@ -6,7 +6,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
-from longshore.activities.serving.model_engine import in_sizes
+from longshore.activities.serving.model_engine import in_sizes, largest_gpu
 from longshore.activities.serving.revisions import measured_memory
 from longshore.activities.serving.stored_models import load_model, load_runtimes, runtime_in
 from longshore.activities.snapshot import load_nodes, load_pool
@@ -39,7 +39,8 @@ async def model_in_full(connection: AsyncConnection, name: str) -> ModelView:
         return found
     seen = await measured_memory(connection, engine)
     service = ServiceSpec(name=_SERVICE, model=name)
-    jobs = in_sizes(service, engine, sizes, seen)
+    gpu_memory = await largest_gpu(connection, None)
+    jobs = in_sizes(service, engine, sizes, seen, gpu_memory)
     return found.model_copy(update={"seen": seen, "sizes": await _with_room(connection, jobs)})
 
 

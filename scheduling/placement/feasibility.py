@@ -7,7 +7,7 @@ from longshore.models.departures import CORDONED_BY_HAND, DRAINED_BY_HAND
 from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import PackingPolicy, Rejection, RejectionCode
-from longshore.models.resources import HostAmounts, memory_alone
+from longshore.models.resources import HostAmounts
 from longshore.models.text import count, format_duration
 from longshore.models.topology import FLAVOR_LABEL
 from longshore.models.units import format_gb, format_gb_per_second, format_watts
@@ -204,11 +204,12 @@ def _no_profile_reason(view: NodeView, need: Need) -> str:
 
 
 def _no_share_reason(view: NodeView, need: Need) -> str:
-    alone = memory_alone(need.milli, need.vram)
+    lefts = lefts_now(view.rooms.room, view.free, view.parts)
+    # An engine's thousandths say nothing to its user where its memory is what lacks.
+    alone = need.by_memory and not any(left.vram + EPSILON >= need.vram for left in lefts)
     part = _gb(need.vram) if alone else f"{need.milli}/1000 and {_gb(need.vram)}"
     wants = f"job wants {part} of one GPU"
-    lefts = lefts_now(view.rooms.room, view.free, view.parts)
-    roomy = [left for left in lefts if left.milli >= need.milli]
+    roomy = lefts if alone else [left for left in lefts if left.milli >= need.milli]
     if need.gpus > 1:
         enough = sum(left.vram + EPSILON >= need.vram for left in roomy)
         of = count(view.rooms.count, "GPU")

@@ -67,10 +67,12 @@ class Need(NamedTuple):
     """Whether it holds its nodes alone."""
     stay: Stay | None = None
     """For a reason, where more than the expected duration decides how long a node must last."""
+    by_memory: bool = False
+    """Whether its part of a GPU follows from its memory, as an engine's."""
 
     @property
     def gpu(self) -> GPURequest:
-        return GPURequest(self.gpus, self.vram, self.milli, self.mig, self.alone)
+        return GPURequest(self.gpus, self.vram, self.milli, self.mig, self.alone, self.by_memory)
 
     @property
     def whole(self) -> bool:
@@ -110,6 +112,7 @@ class Need(NamedTuple):
             serves=job.serves,
             alone=job.sensitive,
             stay=stay_of(job, policy, needed, policy.owned_gpu_price),
+            by_memory=job.runs_engine,
         )
 
     def but_for_time(self) -> "Need":

@@ -108,6 +108,8 @@ def victim_of(
     save = save_time(work)
     chance, unsaved = _at_risk(work, policy, now, in_place=in_place)
     recompute, write = _left_behind(work, policy, now, in_place=in_place)
+    # Nobody waits for an engine that nobody asks.
+    wait = timedelta(0) if is_idle(work, policy, now) else wait
     requeue = cost_of(wait, work.gpus, policy.price_of_waiting(work.request))
     if work.engine is not None:
         # Room that is there now may be on the very GPU that it leaves: of a share that is usual.

@@ -19,7 +19,8 @@ each layer: on a busy node it hardly gets on, and neither does who shares it."""
 _LEAVES = timedelta(seconds=5)
 """Beyond the time to drain, for the engine to end by itself."""
 
-
+WHOLE = 1000
+"""Thousandths of a GPU."""
 _BELIEVED = 4
 """An engine that says that it takes so many times what was reckoned is not believed."""
 
@@ -40,10 +41,22 @@ def corrected(engine: EngineSpec, seen: int) -> EngineSpec:
     return engine.model_copy(update={"memory": taken})
 
 
-def replica_spec(service: ServiceSpec, engine: EngineSpec) -> JobSpec:
+def part_of(memory: int, gpu_memory: float) -> int:
+    """Return the thousandths of a GPU that an engine with so many MB of it counts as, to quotas,
+    budgets, prices and the queue: its part of the memory, since who has the memory keeps others
+    off the GPU. `gpu_memory` is GB.
+
+    Of the largest GPU that it may be on: so the parts of engines whose memory fits onto a GPU
+    never exceed that GPU. A whole GPU is no part: one thousandth less is.
+    """
+    return min(max(int(memory / gpu_memory), 1), WHOLE - 1)
+
+
+def replica_spec(service: ServiceSpec, engine: EngineSpec, gpu_memory: float) -> JobSpec:
     """Return the job that runs an engine of this service.
 
     It holds the memory that the engine needs of each of its GPUs, and shares the rest with others.
+    `gpu_memory` is the GB of the largest GPU that it may be on.
     """
     return JobSpec(
         name=service.name,
@@ -54,7 +67,7 @@ def replica_spec(service: ServiceSpec, engine: EngineSpec) -> JobSpec:
         gpus=engine.model.gpus or 1,
         gpu_type=service.gpu_type,
         vram_per_gpu=engine.memory / 1000,
-        milli=1,
+        milli=part_of(engine.memory, gpu_memory),
         cpus=service.cpus,
         ram=service.ram,
         env={_THREADS: str(max(1, math.ceil(service.cpus)))},

@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from longshore.activities.metrics import Metrics
@@ -21,8 +20,7 @@ from longshore.activities.serving.service_rows import (
 )
 from longshore.activities.signals import Signals
 from longshore.models.errors import NotFoundError, SpecError, StoredError
-from longshore.models.job import JobSpec
-from longshore.models.messages import JobInput, job_workflow_id
+from longshore.models.messages import job_workflow_id
 from longshore.models.service import ServiceState
 from longshore.models.service_messages import (
     EngineNotice,
@@ -129,20 +127,11 @@ async def test_a_replica_is_made_in_a_size_that_a_gpu_may_hold(served: RecordedS
     await served.record(SIZES)
     await served.look()
     (replica,) = (await served.view()).replicas
-    job = await start_of(served.temporal, replica.job_id)
-    assert (job.gpus, job.milli, job.vram_per_gpu) == (4, 1, 130)
+    job = await served.start_of(replica.job_id)
+    assert (job.gpus, job.milli, job.vram_per_gpu) == (4, 451, 130)
     assert job.engine is not None
     assert (job.engine.model.gpus, job.engine.memory) == (4, 130_000)
     await served.end()
-
-
-async def start_of(temporal: Client, job_id: str) -> JobSpec:
-    """Return what a job was started with."""
-    handle = temporal.get_workflow_handle(job_workflow_id(job_id))
-    first = await anext(aiter(handle.fetch_history_events()))
-    given = first.workflow_execution_started_event_attributes.input.payloads
-    (found,) = await temporal.data_converter.decode(given, [JobInput])
-    return found.spec
 
 
 async def test_sizes_that_cannot_be_read_are_told(served: RecordedService):

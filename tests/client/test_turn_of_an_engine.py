@@ -25,7 +25,7 @@ def in_use(**fields: Any) -> RunningWork:
         model="chat", runtime="llama.cpp", load_time=timedelta(minutes=3), uses=4,
         ready_at=NOW - HOUR, idle_since=None,
     )  # fmt: skip
-    work = a_work("e", {"n": [0]}, priority=5, milli=1, ran=2 * HOUR, engine=engine)
+    work = a_work("e", {"n": [0]}, priority=5, milli=875, ran=2 * HOUR, engine=engine)
     return work.model_copy(update=fields)
 
 
@@ -40,7 +40,7 @@ def said(work: RunningWork, *waits: JobRequest) -> str:
 
 
 def waits(**fields: Any) -> JobRequest:
-    asks: dict[str, Any] = {"serves": True, "vram_per_gpu": 70.0, "milli": 1, "priority": 5}
+    asks: dict[str, Any] = {"serves": True, "vram_per_gpu": 70.0, "milli": 875, "priority": 5}
     key = EngineKey(model="other", runtime="llama.cpp")
     return a_job("waits", 1, expected_duration=9 * HOUR, engine=key, **asks, **fields)
 

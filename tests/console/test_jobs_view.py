@@ -132,7 +132,7 @@ def test_how_long_a_job_waits_or_waited(job: JobView, expected: timedelta):
         ({"gpu_type": None, "gpus": 1}, "1 GPU"),
         ({"gpus": 8}, "8 × H100"),
         ({"gpus": 1, "milli": 250}, "250/1000 of H100"),
-        ({"gpus": 2, "milli": 1, "vram_per_gpu": 12}, "2 × 12GB of H100"),
+        ({"gpus": 2, "milli": 150, "vram_per_gpu": 12, "runs_engine": True}, "2 × 12GB of H100"),
         ({"gpus": 1, "mig": "1g.10gb"}, "1g.10gb of H100"),
     ],
 )
@@ -154,7 +154,7 @@ def test_where_a_gang_is_with_what_stands_by():
 
 
 def test_an_engine_has_memory():
-    job = a_running_job(gpus=2, gpu_indices=(2, 3), milli=1, vram_per_gpu=12.5)
+    job = a_running_job(gpus=2, gpu_indices=(2, 3), milli=156, vram_per_gpu=12.5, runs_engine=True)
     assert "12.5GB of each of GPUs 2-3" in text_of(list_html([job], NOW))
 
 

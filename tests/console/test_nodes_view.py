@@ -115,11 +115,10 @@ def test_every_use_of_a_gpu_has_a_look_and_words_of_its_own():
 
 
 def test_a_gpu_that_engines_share_is_as_full_as_its_memory():
-    """They have a thousandth of it each, and their memory."""
     shared = a_gpu(
-        0, vram=80, vram_used=60, milli_used=2,
-        parts=(PartView(job_id="x", job_name="chat", vram=40, milli=1),
-               PartView(job_id="y", job_name="tally", vram=20, milli=1)),
+        0, vram=80, vram_used=60, milli_used=750,
+        parts=(PartView(job_id="x", job_name="chat", vram=40, milli=500, runs_engine=True),
+               PartView(job_id="y", job_name="tally", vram=20, milli=250, runs_engine=True)),
     )  # fmt: skip
     node = a_node("n", shared)
     assert in_words(node) == "GPU 0 shared, 60GB of 80GB in use: chat 40GB and tally 20GB"

@@ -17,10 +17,10 @@ def test_a_request_reads_as_people_write_it() -> None:
     ]  # fmt: skip
 
 
-def test_one_that_has_memory_alone_is_told_by_that() -> None:
-    """The thousandth of a GPU that an engine asks for says nothing."""
-    assert GPURequest(1, 0.757, 1).text(None) == "757MB of a GPU"
-    assert GPURequest(2, 40.0, 1).text("H100") == "40GB of each of 2 H100"
+def test_an_engine_is_told_by_its_memory() -> None:
+    """Its thousandths follow from that."""
+    assert GPURequest(1, 0.757, 9, by_memory=True).text(None) == "757MB of a GPU"
+    assert GPURequest(2, 40.0, 500, by_memory=True).text("H100") == "40GB of each of 2 H100"
 
 
 def test_power_is_what_it_asks_for_or_its_part_of_what_a_gpu_may_draw() -> None:

@@ -33,14 +33,19 @@ def an_engine(name: str, gpu: int, fields: dict[str, Any], priority: int = 5) ->
         **fields,
     }  # fmt: skip
     return a_work(
-        name, {"n": [gpu]}, priority=priority, milli=1, ran=2 * HOUR, engine=RunningEngine(**given)
+        name,
+        {"n": [gpu]},
+        priority=priority,
+        milli=875,
+        ran=2 * HOUR,
+        engine=RunningEngine(**given),
     )
 
 
 def asks_for(model: str, service: str = "new", **fields: Any) -> dict[str, Any]:
     """Return an engine that asks for nearly a whole GPU."""
     key = EngineKey(model=model, runtime="llama.cpp", service=service)
-    return {"serves": True, "engine": key, "vram_per_gpu": 70.0, "milli": 1, **fields}
+    return {"serves": True, "engine": key, "vram_per_gpu": 70.0, "milli": 875, **fields}
 
 
 def planned(works: list[RunningWork], gpus: int = 1, **job: Any) -> PreemptionPlan:
@@ -202,7 +207,7 @@ def test_one_that_left_as_nobody_asked_it_has_nobody_stopped_and_nothing_bought(
         a_work("low", {"n": [0]}, priority=0, ran=MINUTE), an_engine("e", 1, IN_USE, priority=0),
     ]  # fmt: skip
     nodes = nodes_with(works, [a_node("n", gpus=2)])
-    asked: dict[str, Any] = {"priority": 9, "serves": True, "vram_per_gpu": 70.0, "milli": 1}
+    asked: dict[str, Any] = {"priority": 9, "serves": True, "vram_per_gpu": 70.0, "milli": 875}
     back, fresh = a_job("back", 1, fills=True, **asked), a_job("fresh", 1, **asked)
     policy = PackingPolicy()
     plan = plan_preemption(back, nodes, works, RULES, policy, NOW)
@@ -277,8 +282,8 @@ def test_who_leaves_may_leave(
 
 
 def test_where_an_engine_is_placed_is_told_by_its_memory():
-    """The thousandth of a GPU that it asks for says nothing."""
-    engine = a_job("e", 1, milli=1, vram_per_gpu=50.0)
+    """Its thousandths follow from that."""
+    engine = a_job("e", 1, milli=625, vram_per_gpu=50.0, loads_within=MINUTE)
     assert format_part(engine, (3,)) == "50GB of GPU 3"
     assert format_part(engine, (2, 3)) == "50GB of each of GPUs 2-3"
     assert format_part(a_job("s", 1, milli=500), (3,)) == "500/1000 of GPU 3"

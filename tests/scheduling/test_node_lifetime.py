@@ -88,7 +88,7 @@ def test_a_replica_starts_on_a_node_that_ends_within_the_hour_and_says_why_not_o
 def test_a_replica_of_a_service_says_how_long_it_may_load():
     model = ModelSpec(name="m", source="/m.gguf", start_limit=2 * MINUTE)
     engine = EngineSpec(model=model, runtime=BUILT_IN["llama.cpp"], memory=1000)
-    spec = replica_spec(ServiceSpec(name="s", model="m"), engine)
+    spec = replica_spec(ServiceSpec(name="s", model="m"), engine, 80.0)
     asked = JobRequest.of("a", spec, NOW, 1)
     assert asked.loads_within == 2 * MINUTE
     assert JobRequest.model_validate_json(asked.model_dump_json()).loads_within == 2 * MINUTE

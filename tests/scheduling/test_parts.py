@@ -77,17 +77,20 @@ def test_memory_is_counted_on_each_gpu_never_in_total():
     )
 
 
-def test_what_wants_memory_alone_is_refused_by_that():
-    """The thousandth of a GPU that an engine asks for says nothing."""
-    shared = {"milli_used": 500, "vram_used": 60}
-    node = node_of(shared, shared)
-    refused = [
-        check(node, a_job("e", gpus, milli=1, vram_per_gpu=40), POLICY, NOW) for gpus in (1, 2)
-    ]
-    assert [each and each.reason for each in refused] == [
-        "has 20GB at most (GPU 0), job wants 40GB of one GPU",
-        "has 40GB left on 0 of 2 GPUs, job wants that on 2",
-    ]
+def test_an_engine_is_refused_by_its_memory_and_by_its_part_where_that_is_what_lacks():
+    def why(used: dict[str, int], gpus: int) -> str | None:
+        engine = a_job("e", gpus, milli=500, vram_per_gpu=40, loads_within=timedelta(minutes=5))
+        refused = check(node_of(used, used), engine, POLICY, NOW)
+        return refused and refused.reason
+
+    full = {"milli_used": 750, "vram_used": 60}
+    assert why(full, 1) == "has 20GB at most (GPU 0), job wants 40GB of one GPU"
+    assert why(full, 2) == "has 40GB left on 0 of 2 GPUs, job wants that on 2"
+    busy = {"milli_used": 600, "vram_used": 10}
+    assert why(busy, 1) == (
+        "has 400/1000 left at most (GPU 0), job wants 500/1000 and 40GB of one GPU"
+    )
+    assert why({"milli_used": 500, "vram_used": 40}, 2) is None
 
 
 def test_the_fullest_gpu_that_suffices_is_shared():

@@ -15,7 +15,8 @@ from longshore.activities.serving.service_rows import (
 )
 from longshore.activities.serving.service_views import service_view, services_view
 from longshore.activities.serving.services import ServiceActivities
-from longshore.models.messages import job_workflow_id
+from longshore.models.job import JobSpec
+from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.service import ServiceSpec, ServiceView
 from longshore.models.service_messages import (
@@ -68,6 +69,14 @@ class RecordedService:
                 )
 
         return await eventually(held) or 0
+
+    async def start_of(self, job_id: str) -> JobSpec:
+        """Return what a job was started with."""
+        handle = self.temporal.get_workflow_handle(job_workflow_id(job_id))
+        first = await anext(aiter(handle.fetch_history_events()))
+        given = first.workflow_execution_started_event_attributes.input.payloads
+        (found,) = await self.temporal.data_converter.decode(given, [JobInput])
+        return found.spec
 
     async def view(self) -> ServiceView:
         async with self.control.transaction() as connection:
