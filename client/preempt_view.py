@@ -9,7 +9,7 @@ from longshore.client.terminal import Text, a_table, heading, out, width_of_ids
 from longshore.client.ways_view import ways_table
 from longshore.client.words import clock
 from longshore.models.preemption import PreemptionPlan, RejectedVictim, Victim
-from longshore.models.text import NONE, and_more, dollars, format_gpus
+from longshore.models.text import NONE, amount, and_more, format_gpus
 
 _VICTIMS = ("job", "class", "GPUs", "done again", "saving", "waiting", "in all", "why")
 _PAID = "paid for"
@@ -42,7 +42,7 @@ def _victims(victims: Sequence[Victim], ran: PreemptionDryRun) -> RenderableType
     table = a_table(headings, right=_TERMS, fold=("why", _PAID), widest=_widest_id())
     for victim in victims:
         terms = (victim.recompute, victim.write, victim.requeue, victim.total)
-        amounts = (dollars(amount) for amount in terms)
+        amounts = (amount(micro) for micro in terms)
         table.add_row(
             victim.job_id, str(victim.priority), f"{victim.gpus:g}",
             *_paid_for(victim.job_id, ran), *amounts, victim.reason,

@@ -8,7 +8,7 @@ from rich.table import Table
 from longshore.client.terminal import a_table
 from longshore.client.words import cell, zone
 from longshore.models.preemption import Way
-from longshore.models.text import dollars
+from longshore.models.text import amount
 
 _AMOUNTS = ("lost or paid", "delay", "in all")
 
@@ -19,7 +19,7 @@ def ways_table(ways: Sequence[Way], now: datetime) -> Table:
     table = a_table(headings, right=_AMOUNTS, fold=("way", "why not"))
     for way in ways:
         start = cell(way.start, now) if way.start else "not known"
-        amounts = (dollars(amount) for amount in (way.cost, way.delay, way.total))
+        amounts = (amount(micro) for micro in (way.cost, way.delay, way.total))
         mark, style = ("→", "bold") if way.chosen else ("", "")
         table.add_row(mark, way.title, start, *amounts, way.lost, style=style)
     return table

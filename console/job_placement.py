@@ -8,7 +8,7 @@ from longshore.console.parts import PICKED, cell, number, table, when
 from longshore.models.gang import GangPlan, PlannedGroup
 from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
 from longshore.models.preemption import Way
-from longshore.models.text import and_more, count, dollars, format_gpus, format_slices
+from longshore.models.text import amount, and_more, count, format_gpus, format_slices
 from longshore.models.views import Explanation
 
 MOST_NODES = 60
@@ -54,8 +54,8 @@ def _way(way: Way) -> str:
     start = when(way.start) if way.start else "not known"
     return (
         f"<tr{PICKED if way.chosen else ''}>{cell(escape(way.title), 'Way', folds=True)}"
-        f"{cell(start, 'Start')}{number(dollars(way.cost), 'Lost or paid')}"
-        f"{number(dollars(way.delay), 'Delay')}{number(dollars(way.total), 'In all')}"
+        f"{cell(start, 'Start')}{number(amount(way.cost), 'Lost or paid')}"
+        f"{number(amount(way.delay), 'Delay')}{number(amount(way.total), 'In all')}"
         f"{cell(escape(way.lost) or 'chosen', 'Why not', folds=True)}</tr>"
     )
 

@@ -22,7 +22,7 @@ from longshore.models.preemption import (
     RunningWork,
     Victim,
 )
-from longshore.models.text import dollars, format_duration
+from longshore.models.text import amount, format_duration
 from longshore.scheduling.preemption.payers import Right, right_over, says_payer
 from longshore.scheduling.serving.running_engine import (
     as_victim,
@@ -314,7 +314,7 @@ def _in_words(
     *,
     in_place: bool,
 ) -> str:
-    recompute, write = dollars(costs[0]), dollars(costs[1])
+    recompute, write = amount(costs[0]), amount(costs[1])
     lost = f"{format_duration(_whole(unsaved))} of work is in no save"
     if chance < 1:
         lost += f", and one in {1 / chance:.0f} is lost" if chance else ", and none is lost"
@@ -328,7 +328,7 @@ def _in_words(
 
 def _waits(wait: timedelta, cost: int) -> str:
     waits = "runs elsewhere at once" if not wait else f"waits {format_duration(_whole(wait))}"
-    return f"{waits} ({dollars(cost)})"
+    return f"{waits} ({amount(cost)})"
 
 
 def _whole(span: timedelta) -> timedelta:

@@ -13,7 +13,7 @@ from longshore.models.preemption import (
     RunningWork,
     Victim,
 )
-from longshore.models.text import dollars, listed
+from longshore.models.text import amount, listed
 from longshore.scheduling.preemption.costs import victim_of
 from longshore.scheduling.preemption.due import (
     cuts,
@@ -148,7 +148,7 @@ def _out(whole: Sequence[str], early: Sequence[str]) -> frozenset[str]:
 
 def _reason(plan: PreemptionPlan, cut: Cut) -> str:
     names = [victim.job_id for victim in plan.victims]
-    lost = dollars(sum(victim.total for victim in plan.victims))
+    lost = amount(sum(victim.total for victim in plan.victims))
     how = {
         Cut.SPARES: "gangs give up what stands by for them",
         Cut.SHRINK: "malleable jobs shrink",

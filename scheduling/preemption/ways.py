@@ -15,7 +15,7 @@ from longshore.models.preemption import (
     Way,
     WayKind,
 )
-from longshore.models.text import count, dollars, listed, span
+from longshore.models.text import amount, count, listed, span
 from longshore.scheduling.buying.costs import UNSERVED
 from longshore.scheduling.preemption.costs import cost_of
 from longshore.scheduling.rank import AHEAD
@@ -210,7 +210,7 @@ def _told(way: Way, best: Way) -> Way:
     if way is best:
         return way.model_copy(update={"chosen": True})
     more = way.total - best.total
-    lost = f"costs {dollars(more)} more" if more else "costs the same"
+    lost = f"costs {amount(more)} more" if more else "costs the same"
     return way.model_copy(update={"lost": lost})
 
 
@@ -223,19 +223,19 @@ def _sentence(
         if first:
             return (
                 f"{preempting.title}, since a budget pays for {job_id} first: {they} "
-                f"{dollars(preempting.cost)}; to wait would cost {dollars(waiting.total)}"
+                f"{amount(preempting.cost)}; to wait would cost {amount(waiting.total)}"
             )
         if ranked:
             return (
-                f"{preempting.title}, which {yields}: {they} {dollars(preempting.cost)}; to wait "
-                f"would cost {dollars(waiting.total)}"
+                f"{preempting.title}, which {yields}: {they} {amount(preempting.cost)}; to wait "
+                f"would cost {amount(waiting.total)}"
             )
         return (
-            f"{preempting.title}: {they} {dollars(preempting.cost)}; with delay "
-            f"{dollars(preempting.total)} in all, against {dollars(waiting.total)} for waiting"
+            f"{preempting.title}: {they} {amount(preempting.cost)}; with delay "
+            f"{amount(preempting.total)} in all, against {amount(waiting.total)} for waiting"
         )
     return (
-        f"{best.title}: {dollars(best.total)} in all, against {dollars(preempting.total)} to "
+        f"{best.title}: {amount(best.total)} in all, against {amount(preempting.total)} to "
         f"{preempting.title}"
     )
 
