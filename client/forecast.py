@@ -58,9 +58,16 @@ from longshore.scheduling.packer import place
 
 MARKETS_WITHIN = 10.0
 """Seconds: a submit does not wait longer for prices."""
-MOST_WAITING = 1000
-"""Jobs of a queue beside which a submit looks for whom to stop: beside more that takes long."""
+_MOST_WAITING = 1000
+_MOST_PAIRS = 1_000_000
+"""Of jobs that wait and nodes: so many take about a second to plan."""
 _THIS = "this-job"
+
+
+def finds_whom_to_stop(waiting: int, nodes: int) -> bool:
+    """Return whether a submit looks for whom to stop beside so many jobs that wait: beside more,
+    or on so many nodes, that takes long."""
+    return waiting <= _MOST_WAITING and waiting * nodes <= _MOST_PAIRS
 
 
 async def forecast(
@@ -95,7 +102,7 @@ async def forecast(
             pool.preemption.enabled
             and alone.kind is not PlacementKind.EXISTING_NODE
             and not blocked
-            and (waiting or 0) <= MOST_WAITING
+            and finds_whom_to_stop(waiting or 0, len(nodes))
         )
         inputs = None
         if may_stop or deadline is not None:
