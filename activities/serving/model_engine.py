@@ -138,7 +138,7 @@ async def with_sizes(
 
 
 _LARGEST = """
-    SELECT max(g.vram_mb) FROM gpus g JOIN nodes n ON n.id = g.node_id
+    SELECT nullif(max(g.vram_mb), 0) FROM gpus g JOIN nodes n ON n.id = g.node_id
      WHERE n.state <> 'GONE'
        AND (CAST(:pool AS text) IS NULL OR n.pool = :pool)
        AND (CAST(:type AS text) IS NULL OR upper(n.gpu_type) = upper(:type))
