@@ -46,6 +46,8 @@ _NEEDED = re.compile(
 """Tensors that all layers have, or none: what else there is may be left out in some."""
 _OUTSIDE = ("token_embd.weight", "output_norm.weight")
 """Tensors of no layer that each model has."""
+_OF_TOKENS = ("token_embd.weight", "output.weight")
+"""Tensors with a row for each token."""
 _FLOAT = 4
 _MOST_LAYERS = 10_000
 MOST_REQUESTS = 256
@@ -256,8 +258,12 @@ def _check_tensors(shape: _Shape) -> None:
     inner = per_layer(shape.header, "feed_forward_length", shape.layers)
     for tensor in shape.header.tensors:
         row, outputs = tensor.shape[0], math.prod(tensor.shape[1:])
-        if tensor.name == "token_embd.weight" and architecture in _KNOWN:
+        if tensor.name in _OF_TOKENS and architecture in _KNOWN:
             _agree(shape, "embedding_length", shape.width, f"{tensor.name} has rows of", row)
+            if outputs != (tokens := shape.header.vocabulary):
+                raise UnsatisfiableError(
+                    f"the model has {tokens:,} tokens, and {tensor.name} has {outputs:,} rows"
+                )
         if architecture not in _ATTENDING or (found := _SIZED.fullmatch(tensor.name)) is None:
             continue
         layer, has = int(found[1]), f"{tensor.name} has outputs:"

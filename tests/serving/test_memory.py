@@ -333,6 +333,19 @@ def test_a_model_that_lacks_what_each_has_outside_its_layers_is_refused(
         estimate(replace(header, tensors=left), Serving())
 
 
+@pytest.mark.parametrize("name", ["token_embd.weight", "output.weight"])
+def test_a_tensor_with_rows_for_another_number_of_tokens_is_refused(name: str) -> None:
+    header = header_like(MODELS["llama"])
+    tokens = header.vocabulary
+    changed = tuple(
+        replace(each, shape=(each.shape[0], tokens + 7)) if each.name == name else each
+        for each in header.tensors
+    )
+    why = f"^the model has {tokens:,} tokens, and {name} has {tokens + 7:,} rows$"
+    with pytest.raises(UnsatisfiableError, match=why):
+        estimate(replace(header, tensors=changed), Serving())
+
+
 @pytest.mark.parametrize("name", ["lfm2", "mamba", "deepseek2"])
 def test_layers_of_other_architectures_may_differ(name: str) -> None:
     header = header_like((MODELS | UNKNOWN)[name])
