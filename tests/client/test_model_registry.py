@@ -154,7 +154,7 @@ models:
     [
         (("--context", "0"), 65, "--context 0: context: must be at least 1, got 0"),
         (("--context", "many"), 65, "context: must be a whole number, got many"),
-        (("--gpus", "2", "--runtime", "own-one"), 66, "there is no runtime own-one"),
+        (("--gpus", "2", "--runtime", "own-one"), 66, "bad: runtime: there is no runtime own-one"),
         (("--runtime", "lama.cpp"), 66, "did you mean llama.cpp?"),
         (("--cache-type", "q9"), 65, "cache_type: must be f32, "),
         (("--cache-type", "q8_0"), 65, "a head of this model has 16, which is no multiple: take"),
