@@ -166,12 +166,19 @@ _TEXTS = frozenset({"source", "runtime", "cache_type", "memory", "overhead", "sh
 
 def _adapters(texts: list[str]) -> list[Override]:
     found: list[Override] = []
+    names: set[str] = set()
     for text in texts:
         name, equals, source = text.partition("=")
         if not (name and equals and source):
             raise typer.BadParameter(
                 f"--adapter {brief(text)}: give NAME=SOURCE, as in formal=/models/formal.gguf"
             )
+        if name in names:
+            raise typer.BadParameter(
+                f"--adapter {brief(text)}: {shown(name)} is given already: each has a name of its "
+                "own"
+            )
+        names.add(name)
         given = f"--adapter {without_secrets(text)}"
         found.append(Override("adapters", json.dumps(source), given, ("adapters", name)))
     return found

@@ -23,7 +23,7 @@ from longshore.activities.serving.stored_models import (
 from longshore.activities.storage import GivenUp
 from longshore.client.reading import Reading
 from longshore.client.user import user_name
-from longshore.models.errors import RefusedError, SpecError, StoreError
+from longshore.models.errors import NotFoundError, RefusedError, SpecError, StoreError
 from longshore.models.model_registry import (
     ModelsEdit,
     ModelView,
@@ -90,7 +90,12 @@ class ModelControl(ModelReading):
         async with self._db().snapshot() as connection:
             runtimes = await load_runtimes(connection)
             nodes = await load_gpus(connection)
-        used = {each.runtime: runtime_in(runtimes, each.runtime) for each in models}
+        used: dict[str, RuntimeView] = {}
+        for each in models:
+            try:
+                used[each.runtime] = runtime_in(runtimes, each.runtime)
+            except NotFoundError as error:
+                raise NotFoundError(f"model {each.name}: runtime: {error}") from None
         found: list[Examined] = []
         problems: list[str] = []
         warnings: list[str] = []

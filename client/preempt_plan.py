@@ -18,6 +18,7 @@ from longshore.models.settings import Settings
 from longshore.scheduling.deadline import LikelyDuration, what_it_costs
 from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.order import queue_order, with_turns
+from longshore.scheduling.packer import could_ever_place
 from longshore.scheduling.preemption.plan import plan_preemptions
 
 
@@ -64,9 +65,12 @@ def plan_of(
 
 def words_of_turn(inputs: PreemptionInputs, job_id: str, now: datetime) -> str:
     """Return when an engine of the queue has its turn, and who would be stopped for it then, as
-    things are now; empty where it is to have none, and of any other job."""
+    things are now; empty where it is to have none, where no node could hold it at its turn
+    either, and of any other job."""
     request = next((each for each in inputs.queue if each.id == job_id), None)
     if request is None or not (request.turn or request.turn_at):
+        return ""
+    if not could_ever_place(request, inputs.nodes, now):
         return ""
     said = "it has its turn"
     if at := request.turn_at:

@@ -88,7 +88,10 @@ class ServiceControl(ServiceReading):
         found: dict[str, _LookedAt] = {}
         for spec in specs:
             async with self._db().transaction() as connection:
-                engine, sizes, model_revision = await engine_of(connection, spec.model)
+                try:
+                    engine, sizes, model_revision = await engine_of(connection, spec.model)
+                except NotFoundError as error:
+                    raise NotFoundError(f"service {spec.name}: model: {error}") from None
                 (replica,) = await replica_specs(connection, spec, engine, sizes, 1)
             warnings = await preflight(self._db, replica)
             found[spec.name] = _LookedAt(spec, engine, sizes, model_revision, warnings)

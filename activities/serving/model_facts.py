@@ -78,6 +78,11 @@ def read_files(source: str) -> ReadModel:
     if is_folder(place):
         return _of_folder(read_folder(place), source)
     header = read_model(place)
+    if header.keys.get("general.type") == "adapter":
+        raise DamagedError(
+            f"{header.files[0]} is an adapter, and no model: name the model that it is for, and "
+            "this with --adapter NAME=SOURCE (`adapters` in a file)"
+        )
     heads = _number(header, "attention.head_count")
     return ReadModel(
         lambda serving: estimate(header, serving).model_copy(update={"source": source}),

@@ -44,6 +44,10 @@ _NEEDED = re.compile(
     r"blk\.(\d{1,5})\.((?:attn_(?:norm|q|k|v|qkv|output)|ffn_(?:up|down|gate))\.weight)", re.ASCII
 )
 """Tensors that all layers have, or none: what else there is may be left out in some."""
+_OUTSIDE = ("token_embd.weight", "output_norm.weight")
+"""Tensors of no layer that each model has."""
+_OF_TOKENS = ("token_embd.weight", "output.weight")
+"""Tensors with a row for each token."""
 _FLOAT = 4
 _MOST_LAYERS = 10_000
 MOST_REQUESTS = 256
@@ -244,11 +248,22 @@ def _check_tensors(shape: _Shape) -> None:
     Only where it is known what a tensor of the name is: others are left to the engine.
     """
     architecture = shape.header.architecture
+    names = {tensor.name for tensor in shape.header.tensors}
+    lacks = [name for name in _OUTSIDE if name not in names]
+    if lacks and architecture in _KNOWN:
+        raise UnsatisfiableError(
+            f"the file has no {lacks[0]}, which each model of the architecture "
+            f"{named(shape.header)} has"
+        )
     inner = per_layer(shape.header, "feed_forward_length", shape.layers)
     for tensor in shape.header.tensors:
         row, outputs = tensor.shape[0], math.prod(tensor.shape[1:])
-        if tensor.name == "token_embd.weight" and architecture in _KNOWN:
+        if tensor.name in _OF_TOKENS and architecture in _KNOWN:
             _agree(shape, "embedding_length", shape.width, f"{tensor.name} has rows of", row)
+            if outputs != (tokens := shape.header.vocabulary):
+                raise UnsatisfiableError(
+                    f"the model has {tokens:,} tokens, and {tensor.name} has {outputs:,} rows"
+                )
         if architecture not in _ATTENDING or (found := _SIZED.fullmatch(tensor.name)) is None:
             continue
         layer, has = int(found[1]), f"{tensor.name} has outputs:"

@@ -104,6 +104,14 @@ def test_a_bucket_without_credentials_is_named_with_what_it_wants(cli: Cli, file
     assert "AWS_ACCESS_KEY_ID" in ran.err
 
 
+def test_two_adapters_of_one_name_are_refused(cli: Cli) -> None:
+    given = ("--adapter", "x=/models/a.gguf", "--adapter", "x=/models/b.gguf")
+    ran = cli("models", "add", "m", "--source", "/models/m.gguf", *given)
+    assert ran.code == 2
+    said = " ".join(ran.err.replace("│", " ").split())
+    assert "--adapter x=/models/b.gguf: 'x' is given already: each has a name of its own" in said
+
+
 @pytest.mark.parametrize("name", ["a b", ""])
 def test_a_name_that_cannot_be_is_told_without_a_line(cli: Cli, name: str) -> None:
     ran = cli("models", "add", name, "--source", "/models/a.gguf")

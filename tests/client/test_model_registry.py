@@ -145,7 +145,7 @@ models:
 """)
     refused = await longshore("models", "add", str(file))
     assert refused.code == 65
-    assert "model d: source: llama.block_count is missing" in refused.err
+    assert "model d: source: 'formal.gguf' is an adapter, and no model" in refused.err
     assert (await longshore("models", "show", "c")).code == 66
 
 
@@ -154,7 +154,7 @@ models:
     [
         (("--context", "0"), 65, "--context 0: context: must be at least 1, got 0"),
         (("--context", "many"), 65, "context: must be a whole number, got many"),
-        (("--gpus", "2", "--runtime", "own-one"), 66, "there is no runtime own-one"),
+        (("--gpus", "2", "--runtime", "own-one"), 66, "bad: runtime: there is no runtime own-one"),
         (("--runtime", "lama.cpp"), 66, "did you mean llama.cpp?"),
         (("--cache-type", "q9"), 65, "cache_type: must be f32, "),
         (("--cache-type", "q8_0"), 65, "a head of this model has 16, which is no multiple: take"),
@@ -194,6 +194,7 @@ async def test_options_that_cannot_be_are_refused(
     [
         ("{cut}", "cut.gguf cannot be read as a GGUF file: its tensors end at byte"),
         ("{lying}", "lying.gguf cannot be read as a GGUF file: its number of tensors is"),
+        ("{formal}", "formal.gguf is an adapter, and no model: name the model that it is for"),
         ("{text}", "text.gguf cannot be read as a GGUF file: it begins with"),
         ("{split}", "the model has 2 files, and part-00002-of-00002.gguf is not there"),
         ("{folder}", "is a folder without .safetensors files: of a GGUF model name the .gguf"),
@@ -214,6 +215,7 @@ async def test_files_that_cannot_be_served_are_refused(
     (tmp_path / "folder").mkdir()
     places = {name: tmp_path / f"{name}.gguf" for name in made}
     places |= {"split": tmp_path / "part-00001-of-00002.gguf", "folder": tmp_path / "folder"}
+    places["formal"] = files / "formal.gguf"
     ran = await longshore("models", "add", "bad", "--source", source.format(**places))
     assert ran.code == 65, ran.err
     assert why in ran.err.replace("'", "")

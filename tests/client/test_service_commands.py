@@ -45,7 +45,7 @@ async def test_services_of_a_file_are_served_all_or_none(
 ):
     wrong = await longshore("serve", a_file(tmp_path, named, "nothing"), "--no-wait")
     assert wrong.code == 66
-    assert "there is no model 'nothing'" in wrong.err
+    assert f"service {named['second']}: model: there is no model 'nothing'" in wrong.err
     assert wrong.out == ""
     assert named["first"] not in (await longshore("services")).out
     both = await longshore("serve", a_file(tmp_path, named, named["model"]), "--no-wait")

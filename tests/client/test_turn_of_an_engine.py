@@ -72,6 +72,12 @@ def test_nothing_is_said_of_what_is_to_have_none() -> None:
     assert said(in_use()) == ""
 
 
+def test_nothing_is_said_of_what_no_node_could_ever_hold() -> None:
+    assert said(in_use(), waits(turn=NOW - HOUR)).startswith("it has its turn: ")
+    large = waits(turn=NOW - HOUR).model_copy(update={"vram_per_gpu": 100_000.0})
+    assert said(in_use(), large) == ""
+
+
 def test_of_one_of_a_model_that_waits_already_that_one_is_named() -> None:
     new = waits().model_copy(update={"id": "new"})
     told = words_of_like(a_pool(in_use(), waits(), new), new)

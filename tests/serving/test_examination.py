@@ -15,13 +15,13 @@ def _text(value: str) -> bytes:
 
 
 def test_a_header_that_wants_more_memory_than_any_model_is_refused(tmp_path: Path) -> None:
-    keys = [_text("general.architecture") + struct.pack("<I", _TEXT) + _text("llama")]
+    keys = [_text("general.architecture") + struct.pack("<I", _TEXT) + _text("other")]
     numbers = {"block_count": 1, "embedding_length": 64, "attention.head_count": 4}
     keys += [
-        _text(f"llama.{name}") + struct.pack("<II", _U32, value) for name, value in numbers.items()
+        _text(f"other.{name}") + struct.pack("<II", _U32, value) for name, value in numbers.items()
     ]
     keys += [
-        _text(f"llama.attention.{name}") + struct.pack("<IQ", _U64, 2**39)
+        _text(f"other.attention.{name}") + struct.pack("<IQ", _U64, 2**39)
         for name in ("head_count_kv", "key_length", "value_length")
     ]
     file = tmp_path / "lies.gguf"

@@ -321,6 +321,31 @@ def test_a_layer_that_lacks_what_others_have_is_refused(layer: int, name: str, h
         estimate(replace(header, tensors=left), Serving())
 
 
+@pytest.mark.parametrize("lacks", ["token_embd.weight", "output_norm.weight"])
+@pytest.mark.parametrize("name", ["llama", "mamba", "deepseek2", "gemma3"])
+def test_a_model_that_lacks_what_each_has_outside_its_layers_is_refused(
+    name: str, lacks: str
+) -> None:
+    header = header_like(MODELS[name])
+    left = tuple(each for each in header.tensors if each.name != lacks)
+    why = f"^the file has no {lacks}, which each model of the architecture {name} has$"
+    with pytest.raises(UnsatisfiableError, match=why):
+        estimate(replace(header, tensors=left), Serving())
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "output.weight"])
+def test_a_tensor_with_rows_for_another_number_of_tokens_is_refused(name: str) -> None:
+    header = header_like(MODELS["llama"])
+    tokens = header.vocabulary
+    changed = tuple(
+        replace(each, shape=(each.shape[0], tokens + 7)) if each.name == name else each
+        for each in header.tensors
+    )
+    why = f"^the model has {tokens:,} tokens, and {name} has {tokens + 7:,} rows$"
+    with pytest.raises(UnsatisfiableError, match=why):
+        estimate(replace(header, tensors=changed), Serving())
+
+
 @pytest.mark.parametrize("name", ["lfm2", "mamba", "deepseek2"])
 def test_layers_of_other_architectures_may_differ(name: str) -> None:
     header = header_like((MODELS | UNKNOWN)[name])
