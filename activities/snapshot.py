@@ -24,6 +24,7 @@ from longshore.models.node import GPU, Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import PlacementKind, RunningJob
 from longshore.models.pool import PoolSpec, no_such_pool
+from longshore.models.serving import START_LIMIT
 from longshore.scheduling.durations import end_at, ends_of, with_learnt
 from longshore.scheduling.order import QueuedJob, before, by_age, queue_order, seconds_ahead
 from longshore.scheduling.unplannable_jobs import in_one_line
@@ -216,7 +217,10 @@ def _running(row: RowMapping) -> RunningJob:
 
 async def load_recent(connection: AsyncConnection, pool: str) -> tuple[RecentJobs, ...]:
     """Return the jobs that the pool placed lately, by shape: its last few hundred placements."""
-    asked = {"pool": pool, "placements": _PLACEMENTS, "fields": _OF_SHAPE}
+    asked = {
+        "pool": pool, "placements": _PLACEMENTS, "fields": _OF_SHAPE,
+        "start_limit": START_LIMIT.total_seconds(),
+    }  # fmt: skip
     rows = await connection.execute(text(_RECENT), asked)
     recent: list[RecentJobs] = []
     for row in rows.mappings():
@@ -350,7 +354,12 @@ _RECENT = """
         SELECT (SELECT jsonb_object_agg(key, value) FROM jsonb_each(j.spec)
                  WHERE key = ANY(:fields))
                || CASE WHEN learnt IS NULL THEN '{}'::jsonb
-                       ELSE jsonb_build_object('expected_duration', learnt) END AS shape,
+                       ELSE jsonb_build_object('expected_duration', learnt) END
+               || CASE WHEN jsonb_typeof(j.spec #> '{engine,model}') = 'object'
+                       THEN jsonb_build_object('serves', true, 'loads_within',
+                            coalesce(j.spec #> '{engine,model,start_limit}',
+                                     to_jsonb(CAST(:start_limit AS float8))))
+                       ELSE '{}'::jsonb END AS shape,
                j.spec->>'image' IS NOT NULL AS container, latest.ended
           FROM latest JOIN jobs j ON j.id = latest.job_id
          WHERE j.spec->>'gang' IS NULL AND jsonb_typeof(j.spec) = 'object'

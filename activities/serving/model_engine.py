@@ -57,7 +57,8 @@ async def replica_specs(
     now = await clock(connection)
     nodes = await load_nodes(connection, service.pool)
     options = [JobRequest.of("", spec, now, 1) for spec in specs]
-    chosen = choose_sizes(options, count, nodes, PackingPolicy(), now, _may_come(service.gpu_type))
+    may_come = VRAM.get((service.gpu_type or "").upper(), max(VRAM.values()))
+    chosen = choose_sizes(options, count, nodes, PackingPolicy(), now, may_come)
     return [specs[number] for number in chosen]
 
 
@@ -65,13 +66,9 @@ async def largest_gpu(
     connection: AsyncConnection, pool: str | None, gpu_type: str | None = None
 ) -> float:
     """Return the GB of the largest GPU of a pool, or of all where none is named; where that has
-    none, of the largest that may come."""
+    none, of the type, or of the usual one."""
     found = await connection.scalar(text(_LARGEST), {"pool": pool, "type": gpu_type})
-    return _may_come(gpu_type) if found is None else found / 1000
-
-
-def _may_come(gpu_type: str | None) -> float:
-    return VRAM.get((gpu_type or "").upper(), max(VRAM.values()))
+    return VRAM.get((gpu_type or "").upper(), VRAM[_USUAL]) if found is None else found / 1000
 
 
 def in_sizes(
@@ -137,6 +134,7 @@ async def with_sizes(
     return replace(facts, replicas=tuple(map(looked_at, facts.replicas)))
 
 
+_USUAL = "H100"
 _LARGEST = """
     SELECT nullif(max(g.vram_mb), 0) FROM gpus g JOIN nodes n ON n.id = g.node_id
      WHERE n.state <> 'GONE'

@@ -35,9 +35,9 @@ async def test_another_type_than_there_is_counts_as_it_is_known(
         assert await largest_gpu(connection, node.pool, gpu_type) == gb
 
 
-async def test_where_there_is_no_node_it_is_of_the_largest_that_may_come(served: RecordedService):
+async def test_where_there_is_no_node_it_is_of_the_usual_gpu(served: RecordedService):
     await served.record(SIZE)
-    assert (await first_job(served)).milli == 208, "of 288 GB"
+    assert (await first_job(served)).milli == 750
     await served.end()
 
 

@@ -39,6 +39,8 @@ async def test_an_engine_counts_as_a_job_of_its_shape(ledger: Ledger):
     async with ledger.database.transaction() as connection:
         (recent,) = await load_recent(connection, ledger.pool)
     assert (recent.request.gpus, recent.count) == (1, 1)
+    assert recent.request.runs_engine
+    assert recent.request.loads_within == model.start_limit
 
 
 async def test_a_job_whose_row_somebody_has_written_into_says_nothing_of_what_comes(

@@ -128,7 +128,7 @@ async def test_a_replica_is_made_in_a_size_that_a_gpu_may_hold(served: RecordedS
     await served.look()
     (replica,) = (await served.view()).replicas
     job = await served.start_of(replica.job_id)
-    assert (job.gpus, job.milli, job.vram_per_gpu) == (4, 451, 130)
+    assert (job.gpus, job.milli, job.vram_per_gpu) == (4, 999, 130)
     assert job.engine is not None
     assert (job.engine.model.gpus, job.engine.memory) == (4, 130_000)
     await served.end()

@@ -94,7 +94,7 @@ async def test_an_engine_has_a_share_of_each_of_as_many_gpus_as_it_needs(
     (fourth,) = (await serve("fourth", "60GB")).replicas
     assert (fourth.gpu_indices, fourth.leased) == ((0, 1), 31_338)
     (node,) = [each for each in await longshore.nodes() if each.pool == pool]
-    assert [gpu.milli_used for gpu in node.gpus] == [2, 2, 1, 1]
+    assert [gpu.milli_used for gpu in node.gpus] == [978, 978, 625, 750]
     assert [gpu.vram_used for gpu in node.gpus] == pytest.approx([78.345, 78.345, 50, 60])
     environments = [
         each.environ()
@@ -110,7 +110,7 @@ async def test_an_engine_has_a_share_of_each_of_as_many_gpus_as_it_needs(
     ]
     assert sorted(splits) == ["1", "1", "1,1", "1,1"]
     small = await longshore.submit(
-        a_spec(pool, gpus=2, milli=500, vram_per_gpu=20, command='echo "$CUDA_VISIBLE_DEVICES"')
+        a_spec(pool, gpus=2, milli=200, vram_per_gpu=20, command='echo "$CUDA_VISIBLE_DEVICES"')
     )
     assert (await longshore.wait(small.job_id)).state is JobState.SUCCEEDED
     pieces = [piece async for piece in longshore.logs(small.job_id, follow=True)]
@@ -133,4 +133,4 @@ async def test_what_has_room_nowhere_waits_in_the_size_that_an_empty_node_holds(
         return next((each.job_id for each in replicas if "1 shares-busy" in each.message), "")
 
     job = await longshore.job(await eventually(waits, timeout=PATIENCE))
-    assert (job.gpus, job.milli) == (2, 1)
+    assert (job.gpus, job.milli) == (2, 979)
