@@ -75,9 +75,13 @@ class PreemptionInputs(Frozen):
     have budgets."""
 
     def quotes(self, now: datetime) -> dict[str, BuyQuote]:
-        """Return what it would probably cost to buy for each job that waits."""
+        """Return what it would probably cost to buy for each job that waits; nothing is bought
+        for one that no budget pays for."""
+        unfunded = self.spec.packing.unfunded
         found = {
-            job.id: rough_quote(job, self.prices, self.spec.purchasing, now) for job in self.queue
+            job.id: rough_quote(job, self.prices, self.spec.purchasing, now)
+            for job in self.queue
+            if job.id not in unfunded
         }
         return {job_id: quote for job_id, quote in found.items() if quote is not None}
 

@@ -35,6 +35,7 @@ from longshore.models.preemption_document import PreemptionState
 from longshore.models.settings import Settings
 from longshore.models.text import listed, span
 from longshore.models.views import JobView
+from longshore.scheduling.buying.words import WAIT
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.deadline import start_by
 from longshore.scheduling.forecast import as_if_begun, says_later
@@ -307,5 +308,5 @@ async def _quote(
     funding = pool.packing.funding if beside else None
     bought = await decide_on_pool(pool.name, now, beside, funding=funding)
     quote = quote_of(bought.decision, job_id)
-    why = f"nothing would be bought for it now: {bought.decision.reason}"
+    why = f"nothing would be bought for it now: {bought.decision.reason.removeprefix(WAIT)}"
     return quote, "" if quote else why

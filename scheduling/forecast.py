@@ -17,6 +17,7 @@ from longshore.models.placement import Decision, PlacementKind
 from longshore.models.preemption import PreemptionPlan, Victim
 from longshore.models.text import count, dollars, format_duration, format_places, listed
 from longshore.models.units import format_gb
+from longshore.scheduling.buying.words import WAIT
 
 _NAMED = 3
 """Jobs by name, of those that are stopped."""
@@ -49,7 +50,7 @@ def forecast_of(
         return _buys(job, pool, plans, left_today)
     why = [f"would wait in pool {pool}: {alone.reason}"]
     if bought is not None and bought.reason:
-        not_bought = bought.in_vain.get(job.id, bought.reason)
+        not_bought = bought.in_vain.get(job.id, bought.reason).removeprefix(WAIT)
         why.append(f"nothing would be bought for it now: {not_bought}")
     start = alone.estimated_start
     return Forecast(kind=ForecastKind.WAITS, says="; ".join(why), ready_at=start)

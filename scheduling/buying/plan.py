@@ -101,8 +101,8 @@ def _decided(state: BuyingState, policy: BuyingPolicy, now: datetime) -> BuyDeci
         )
     unmet, low = without_low_scores(unmet, fleet, now)
     options = [
-        *low, *unverifiable(unmet.jobs), *oversized_jobs(unmet.jobs, markets),
-        *blocked_repeats(unmet.jobs, policy, now),
+        *low, *unverifiable(unmet.jobs, state.packing.funding),
+        *oversized_jobs(unmet.jobs, markets), *blocked_repeats(unmet.jobs, policy, now),
     ]  # fmt: skip
     taken: Taken = {}
     in_vain = unheld_jobs(unmet.jobs, markets)

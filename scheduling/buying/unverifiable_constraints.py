@@ -6,18 +6,20 @@ vain. Labels are those of its fabric alone (`labels_of_bought`): the region is t
 and domain come with the order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from longshore.models.buying import Option, OptionKind, UnmetJob
 from longshore.models.constraints import Constraint
+from longshore.models.funding import PoolFunding
 from longshore.models.job_request import JobRequest
 from longshore.models.topology import FABRIC_LABELS, REGION_LABEL, SameConformance
 
 CANNOT_MEET = "ranks could not reach each other"
 
 
-def why_unverifiable(job: JobRequest) -> str:
-    """Return why nothing is bought for a job, whatever is offered; empty where it may be."""
+def why_unverifiable(job: JobRequest, of_payers: Container[Constraint] = ()) -> str:
+    """Return why nothing is bought for a job, whatever is offered; empty where it may be. What is
+    `of_payers` it does not ask for itself: who pays for it pays on such nodes alone."""
     if job.conformance is not None and job.conformance.allowed:
         return (
             "no market says which driver, firmware and kernel parameters its machines will have, "
@@ -28,7 +30,8 @@ def why_unverifiable(job: JobRequest) -> str:
             "no market says that its machines are alike in driver, firmware and kernel "
             "parameters, which the job asks for (gang.same_conformance: require)"
         )
-    return next((why for each in job.constraints if (why := _never_bought(each))), "")
+    never = (_never_bought(each, each in of_payers) for each in job.constraints)
+    return next((why for why in never if why), "")
 
 
 def suits_market(job: JobRequest, market: str) -> bool:
@@ -38,28 +41,26 @@ def suits_market(job: JobRequest, market: str) -> bool:
     return not market or all(each.allows(market) for each in in_region)
 
 
-def _never_bought(constraint: Constraint) -> str:
+def _never_bought(constraint: Constraint, of_payers: bool) -> str:
     """Return why no machine is bought for a job with this constraint, from whatever market."""
     key = constraint.key
+    asked = f"the job asks for {constraint} (constraints)"
+    if of_payers:
+        asked = f"the envelopes that pay for the job pay only on nodes with {constraint}"
     if key not in FABRIC_LABELS:
         if constraint.allows(None):
             return ""
-        return (
-            f"machines that are bought have no label {key}, "
-            f"and the job asks for {constraint} (constraints)"
-        )
+        return f"machines that are bought have no label {key}, and {asked}"
     if not constraint.values and constraint.negated:
         return f"machines that are bought have a label {key}, the job asks for {constraint}"
     if key == REGION_LABEL or not constraint.values:
         return ""
-    return (
-        f"which {key} a machine will be in is known when it is there, "
-        f"and the job asks for {constraint} (constraints)"
-    )
+    return f"which {key} a machine will be in is known when it is there, and {asked}"
 
 
-def unverifiable(jobs: Iterable[UnmetJob]) -> list[Option]:
+def unverifiable(jobs: Iterable[UnmetJob], funding: PoolFunding | None = None) -> list[Option]:
     """Return an option, rejected, for each job that nothing is bought for."""
+    of = {job_id: on.constraints for job_id, on in funding.only_on.items()} if funding else {}
     return [
         Option(
             kind=OptionKind.UNPROMISED,
@@ -69,5 +70,5 @@ def unverifiable(jobs: Iterable[UnmetJob]) -> list[Option]:
             job_id=job.request.id,
         )
         for job in jobs
-        if (why := why_unverifiable(job.request))
+        if (why := why_unverifiable(job.request, of.get(job.request.id, ())))
     ]

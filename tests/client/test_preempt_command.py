@@ -293,7 +293,7 @@ async def test_in_a_pool_without_nodes_the_price_to_buy_at_is_named_or_why_there
     assert (buying(bought).cost > 0, buying(bought).chosen, notes(bought)) == (True, True, ())
     (dear,) = notes(await decided("max_price.FAST=$0.01"))
     assert dear.startswith(
-        "no price to buy at: nothing would be bought for it now: wait: over the price limit"
+        "no price to buy at: nothing would be bought for it now: over the price limit"
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from longshore.models.buying import BuyingRule, OptionKind
 from longshore.models.constraints import Constraint, parse_constraint
+from longshore.models.funding import PaidOn, PoolFunding
 from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.placement import PackingRule, RejectionCode
@@ -177,3 +178,18 @@ def test_nothing_is_bought_where_the_labels_would_not_be_or_are_not_known(
     beside = decided([job, buying.a_job("b")], BOOK, OFFERS, rule=rule)
     (bought,) = beside.plans
     assert bought.serves == ("b",)
+
+
+@pytest.mark.parametrize("rule", list(BuyingRule))
+def test_who_pays_only_on_nodes_with_a_label_is_named_and_not_the_job(rule: BuyingRule) -> None:
+    (paid,) = asks("team=x")
+    funding = PoolFunding({}, {}, frozenset(), only_on={"a": PaidOn(None, (paid,))})
+    packing = POLICY.model_copy(update={"funding": funding})
+    job = buying.a_job(constraints=["team=x"])  # as `where_paid` has it
+    found = decided([job], BOOK, OFFERS, rule=rule, packing=packing)
+    assert found.plans == ()
+    (option,) = found.options
+    assert option.lost == (
+        "machines that are bought have no label team, and the envelopes that pay for the job "
+        "pay only on nodes with team=x"
+    )

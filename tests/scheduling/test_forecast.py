@@ -131,7 +131,7 @@ def test_a_job_that_nothing_is_bought_for_is_told_why_it_waits() -> None:
     found = forecast(fits=False, bought=decided(a_plan("other"), reason="wait: caps.per_day"))
     assert (found.kind, found.expected_micro_usd) == (ForecastKind.WAITS, None)
     assert found.says.startswith("would wait in pool red: no node can take it now")
-    assert found.says.endswith("; nothing would be bought for it now: wait: caps.per_day")
+    assert found.says.endswith("; nothing would be bought for it now: caps.per_day")
 
 
 def test_what_is_fetched_first_is_told() -> None:

@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from longshore.activities.preemption_inputs import PreemptionInputs
 from longshore.models.buying import BuyingPolicy
+from longshore.models.funding import PoolFunding
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
+from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.preemption import SeenPrice
 from longshore.scheduling.preemption.quotes import rough_quote
 
@@ -85,3 +88,15 @@ def test_the_order_of_prices_does_not_matter():
     assert rough_quote(a_job(), prices, POLICY, NOW) == rough_quote(
         a_job(), prices[::-1], POLICY, NOW
     )
+
+
+def test_there_is_no_quote_for_a_job_that_no_budget_pays_for():
+    paid, unpaid = a_job(id="paid"), a_job(id="unpaid")
+    funding = PoolFunding({}, {"unpaid": "no budget pays"}, frozenset())
+    spec = PoolSpec(
+        name="p", buying=POLICY, packing=PoolPacking().model_copy(update={"funding": funding})
+    )
+    inputs = PreemptionInputs(
+        spec=spec, nodes=(), running=(), queue=(paid, unpaid), prices=(seen(),)
+    )
+    assert inputs.quotes(NOW).keys() == {"paid"}
