@@ -4,7 +4,8 @@ What does not depend on who asks is worked out once in a round of plans.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -15,6 +16,7 @@ from longshore.models.preemption import PreemptionPolicy, RejectedVictim, Runnin
 from longshore.scheduling.preemption.costs import (
     cost_of,
     lost_at_once,
+    price_of_waiting,
     same_class,
     shrinks_in_place,
 )
@@ -47,6 +49,10 @@ class Candidate:
     """Seconds since the epoch."""
     in_place: bool
     """Whether it gives up a part of its GPUs without a stop."""
+    price: float
+    """Of its waiting: for each of its GPUs, an hour."""
+    seems_at_once: bool
+    """Whether it would run elsewhere at once, if nobody took that room."""
 
 
 @dataclass(slots=True)
@@ -125,6 +131,7 @@ class Candidates:
         self._wait_of = wait_of
         self._free_gpus = free_gpus
         self._changes = changes
+        self._raised: dict[str, timedelta] = {}
         self._known: dict[int, _Known] = {}
         """By place: those that may be stopped for any that has asked."""
         self._on: dict[Asks, _On] = {}
@@ -183,7 +190,7 @@ class Candidates:
                 lost_at_once(work, self._policy, self._now),
                 lost_at_once(work, self._policy, self._now, in_place=True)
                 if shrinks_in_place(work) else None,
-                self._policy.price_of_waiting(work.request),
+                price_of_waiting(work, self._policy, self._now),
                 (work.request.submitted_at or work.started_at).timestamp(),
                 self._kind_of(work.request),
             )  # fmt: skip
@@ -200,7 +207,8 @@ class Candidates:
         if known.part:
             gives_up = min(gives_up, known.frees)
         shrinks = known.part or known.work.without(gives_up) is not None
-        wait = _NO_WAIT if shrinks else min(self._wait(known), self._longest(known, job))
+        alone = _NO_WAIT if shrinks else min(self._wait(known), self.longest_wait(known.work, job))
+        wait = max(alone, self._raised.get(known.id, _NO_WAIT))
         in_place = known.in_place if shrinks else None
         at_once = known.at_once if in_place is None else in_place
         cost = at_once + cost_of(wait, known.gpus, known.price)
@@ -212,8 +220,16 @@ class Candidates:
         cost += self._later.get(known.id, 0) * _PAID_FOR
         return Candidate(
             known.work, known.id, known.gpus, known.frees, wait, cost, known.submitted,
-            in_place is not None,
+            in_place is not None, known.price, bool(known.price) and not (shrinks or alone),
         )  # fmt: skip
+
+    @contextmanager
+    def raising(self) -> Generator[dict[str, timedelta]]:
+        """Have jobs wait for as long as is put in here, for a while, where that is longer."""
+        try:
+            yield self._raised
+        finally:
+            self._raised.clear()
 
     def on(self, name: str, job: JobRequest) -> list[Candidate]:
         """Return who may be stopped for the job on one node."""
@@ -269,9 +285,9 @@ class Candidates:
             return job.expected_duration
         return min(job.expected_duration, self._yielding.longest_wait(job))
 
-    def _longest(self, known: _Known, job: JobRequest) -> timedelta:
+    def longest_wait(self, work: RunningWork, job: JobRequest) -> timedelta:
         """Return for how long a job waits at most that is stopped for this one."""
-        if self._yielding is None or not same_class(known.work, job):
+        if self._yielding is None or not same_class(work, job):
             return job.expected_duration
         return self._yielding.longest_wait(job)
 

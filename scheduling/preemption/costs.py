@@ -108,12 +108,11 @@ def victim_of(
     save = save_time(work)
     chance, unsaved = _at_risk(work, policy, now, in_place=in_place)
     recompute, write = _left_behind(work, policy, now, in_place=in_place)
-    # Nobody waits for an engine that nobody asks.
-    wait = timedelta(0) if is_idle(work, policy, now) else wait
-    requeue = cost_of(wait, work.gpus, policy.price_of_waiting(work.request))
+    requeue = cost_of(wait, work.gpus, price_of_waiting(work, policy, now))
     if work.engine is not None:
         # Room that is there now may be on the very GPU that it leaves: of a share that is usual.
-        after = _waits(wait, requeue) if wait else "comes back where there is room"
+        comes_back = not wait or is_idle(work, policy, now)
+        after = "comes back where there is room" if comes_back else _waits(wait, requeue)
         reason = f"{as_victim(work, work.engine, policy, now).reason}; {after}"
     else:
         costs = recompute, write, requeue
@@ -130,6 +129,12 @@ def victim_of(
         save=save,
         reason=reason,
     )
+
+
+def price_of_waiting(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> float:
+    """Return what it costs that a job waits once it has been stopped, in micro-dollars for each of
+    its GPUs and hour: nobody waits for an engine that nobody asks."""
+    return 0.0 if is_idle(work, policy, now) else policy.price_of_waiting(work.request)
 
 
 def lost_at_once(

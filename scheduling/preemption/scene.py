@@ -28,6 +28,12 @@ from longshore.scheduling.order import queue_order, with_turns
 from longshore.scheduling.placement.filters import labels_named
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.placement.state import Need
+from longshore.scheduling.preemption.afterwards import (
+    Chosen,
+    Waits,
+    cheapest_afterwards,
+    waits_after,
+)
 from longshore.scheduling.preemption.candidates import Candidate, Candidates, least_cost
 from longshore.scheduling.preemption.costs import probable_end, victim_of
 from longshore.scheduling.preemption.parts import Parts, parts_of, size_without
@@ -200,19 +206,36 @@ class Scene:
         if room < 1:
             return self._none(job, f"{self.policy.max_under_way} jobs are being stopped already")
         known = self.candidates.among(job, names)
-        chosen = self._cheapest(job, names, min(room, self.policy.max_victims)) if known else ()
+        chosen: Chosen = ()
+        waits: Waits = {}
+        if known:
+            search = partial(self._cheapest, job, names, min(room, self.policy.max_victims))
+            after = partial(self._waits_after, job)
+            chosen, waits = cheapest_afterwards(search, after, self.candidates)
         if not chosen and self._stops_only:
             return self._none(job, "nobody is stopped for it")
         rejected = self.candidates.kept(job, names)
         if not chosen:
             return refused(job, self.cluster.first_start(job), len(known), rejected, self.policy,
                            self.now, quote)  # fmt: skip
+        out = frozenset(one.id for one in chosen)
         victims = tuple(
-            victim_of(one.work, one.wait, self.policy, self.now, in_place=one.in_place)
+            victim_of(
+                one.work, waits.get(one.id, one.wait), self.policy, self.now, in_place=one.in_place
+            )
             for one in sorted(chosen, key=lambda one: one.id)
         )
-        out = frozenset(one.id for one in chosen)
         return self._weighed(job, victims, out, quote, rejected)
+
+    def _waits_after(self, job: JobRequest, chosen: Chosen) -> Waits:
+        """Return how long those wait that seem to have room elsewhere at once."""
+        at_once = [one for one in chosen if one.seems_at_once]
+        if not at_once:
+            return {}
+        out = frozenset(one.id for one in chosen)
+        waits = waits_after(self.cluster, job, out, at_once)
+        longest = {one.id: self.candidates.longest_wait(one.work, job) for one in at_once}
+        return {id: min(wait, longest[id]) for id, wait in waits.items()}
 
     def _weighed(
         self,

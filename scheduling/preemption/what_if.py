@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longshore.models.job_request import JobRequest
-from longshore.models.node import GPU, GPUParts, Node
+from longshore.models.node import Node
 from longshore.models.placement import Decision, GPUChoice, PackingPolicy, PackingRule, RunningJob
 from longshore.models.preemption import GainedGPUs
 from longshore.models.topology import Gang
@@ -33,21 +33,17 @@ from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.filters import LabelNames
 from longshore.scheduling.placement.gpus import mask_of
 from longshore.scheduling.placement.mix import NO_MIX, Mix
-from longshore.scheduling.placement.parts import Parts
 from longshore.scheduling.placement.reservations import open_from
 from longshore.scheduling.placement.scan import Scan, Scanner
-from longshore.scheduling.placement.slots import parts_of
 from longshore.scheduling.placement.state import (
     Hold,
     Need,
     NodeView,
     held_gpus,
-    running_job,
-    used_of,
     view_node,
-    with_job,
     without_job,
 )
+from longshore.scheduling.preemption.held import held_by, hold_of, with_share
 from longshore.scheduling.preemption.starts import Starts
 
 Out = frozenset[str]
@@ -56,7 +52,8 @@ NOBODY: Out = frozenset()
 
 
 class WhatIfCluster:
-    """Nodes with what runs there; changes only by `remove`, `hold`, `put` and `reserve`."""
+    """Nodes with what runs there; changes only by `remove`, `hold`, `put` and `reserve`, of which
+    `tried` takes back all but the last."""
 
     def __init__(
         self,
@@ -99,6 +96,8 @@ class WhatIfCluster:
         """Both as the nodes are now."""
         self.changes: list[str] = []
         """The nodes that changed, in order."""
+        self._before: dict[str, tuple[Node, list[RunningJob]]] | None = None
+        """While something is tried: nodes that it has changed, as they were."""
 
     def nodes_for(self, job: JobRequest) -> tuple[str, ...]:
         """Return the nodes that could take the job, or a share of it, were nobody there."""
@@ -207,9 +206,34 @@ class WhatIfCluster:
             self._gang_starts[asks] = first_gang_start(job, nodes, self.packing, self.now)
         return self._gang_starts[asks]
 
+    @contextmanager
+    def tried(self) -> Generator[None]:
+        """Take back at the end what has been removed, held and put since."""
+        fits, gang_starts, changes = self._fits, self._gang_starts, len(self.changes)
+        self._before = {}
+        try:
+            yield
+        finally:
+            before, self._before = self._before, None
+            for name, (node, running) in before.items():
+                for job in self._running[name]:
+                    self._on[job.job_id].discard(name)
+                self._nodes[name], self._running[name] = node, running
+                for job in running:
+                    self._on.setdefault(job.job_id, set()).add(name)
+                self._changed(name)
+            # All is as it was, and so is what was known of it.
+            del self.changes[changes:]
+            self._fits, self._gang_starts = fits, gang_starts
+
+    def _note(self, name: str) -> None:
+        if self._before is not None and name not in self._before:
+            self._before[name] = self._nodes[name], [*self._running[name]]
+
     def remove(self, out: Out) -> None:
         """Take jobs away."""
         for name in self._nodes_of(out):
+            self._note(name)
             jobs = self._running[name]
             for job in [job for job in jobs if job.job_id in out]:
                 self._nodes[name] = without_job(self._nodes[name], job)
@@ -224,7 +248,8 @@ class WhatIfCluster:
             jobs = self._running.get(share.node_id)
             if jobs is None or any(job.job_id == share.job_id for job in jobs):
                 continue
-            self._nodes[share.node_id] = _with_share(self._nodes[share.node_id], share)
+            self._note(share.node_id)
+            self._nodes[share.node_id] = with_share(self._nodes[share.node_id], share)
             jobs.append(share)
             self._on.setdefault(share.job_id, set()).add(share.node_id)
             self._changed(share.node_id)
@@ -248,7 +273,7 @@ class WhatIfCluster:
                 share = need_of_share(need, len(indices))
                 power = self._nodes[name].gpu_power
                 held = held_gpus(job, self._nodes[name], indices)
-                self._keep(name, _hold(job.id, share, power, mask_of(held), start))
+                self._keep(name, hold_of(job.id, share, power, mask_of(held), start))
             return True
         first = self._starts_now().first(need)
         if first is None:
@@ -257,7 +282,7 @@ class WhatIfCluster:
         chosen = open_from(view, need, first[1], self.packing.gpu_choice)
         assert chosen is not None  # that is how the start was found
         parts = need.parts(chosen.indices, chosen.slices)
-        hold = _hold(job.id, need, view.node.gpu_power, chosen.mask, first[1], parts)
+        hold = hold_of(job.id, need, view.node.gpu_power, chosen.mask, first[1], parts)
         self._keep(view.node.id, hold)
         return True
 
@@ -355,42 +380,3 @@ def gains_of(decision: Decision) -> tuple[GainedGPUs, ...]:
         GainedGPUs(node_id=name, gpu_indices=indices, slices=decision.slices)
         for name, indices in decision.held
     )
-
-
-def _hold(
-    job_id: str,
-    need: Need,
-    gpu_power: float,
-    mask: int,
-    start: datetime,
-    parts: Parts = (),
-) -> Hold:
-    return Hold(job_id, mask, need.host(gpu_power), start, need.end_from(start), parts)
-
-
-def _with_share(node: Node, share: RunningJob) -> Node:
-    """Return the node as it is once the job has this of it."""
-    gpus = len(share.gpu_indices)
-    request = JobRequest(
-        id=share.job_id, gpus=gpus, vram_per_gpu=share.vram_per_gpu, cpus=share.cpus,
-        ram=share.ram, storage_bandwidth=share.storage, power_per_gpu=share.power / gpus,
-    )  # fmt: skip
-    if not parts_of(share):
-        return with_job(node, request, share.gpu_indices)
-    gpus = tuple(
-        _with_part(gpu, share) if gpu.index in share.gpu_indices else gpu for gpu in node.gpus
-    )
-    return node.model_copy(update={"gpus": gpus, **used_of(node.host_used.plus(share.host))})
-
-
-def _with_part(gpu: GPU, share: RunningJob) -> GPU:
-    parts = GPUParts(
-        milli_used=gpu.milli_used + share.milli, mig=gpu.mig,
-        slices_used=gpu.slices_used | share.slices,
-    )  # fmt: skip
-    vram_used = gpu.vram_used + share.vram_per_gpu
-    return gpu.model_copy(update={"parts": parts, "vram_used": vram_used})
-
-
-def held_by(job: JobRequest, gain: GainedGPUs, end: datetime, node: Node) -> RunningJob:
-    return running_job(job, node, gain.gpu_indices, gain.slices, end)

@@ -399,6 +399,45 @@ def test_a_job_that_can_run_elsewhere_does_not_wait() -> None:
     assert "runs elsewhere at once" in victim.reason
 
 
+def test_a_job_whose_room_elsewhere_the_other_takes_waits() -> None:
+    """Two GPUs of node-b are free, and go to the urgent job with four of the six of `narrow`."""
+    nodes = [a_node("node-a"), a_node("node-b")]
+    works = [
+        a_work("stays", {"node-a": range(8)}, priority=9),
+        a_work("narrow", {"node-b": range(4)}, checkpoint=saved(MINUTE)),
+    ]
+    plan = planned(a_job("urgent", 6, priority=6), works, nodes)
+    (victim,) = plan.victims
+    assert victim.job_id == "narrow"
+    assert victim.requeue > 0
+    assert "runs elsewhere" not in victim.reason
+    assert plan.cost == victim.total
+
+
+def test_two_that_are_stopped_do_not_run_elsewhere_on_the_same_gpus() -> None:
+    nodes = [a_node("node-a"), a_node("node-b", busy=range(4))]
+    works = [
+        a_work("one", {"node-a": range(4)}, priority=2, checkpoint=saved(MINUTE)),
+        a_work("two", {"node-a": range(4, 8)}, priority=3, checkpoint=saved(MINUTE)),
+    ]
+    plan = planned(a_job("urgent", 8, priority=6), works, nodes)
+    waits = {victim.job_id: "waits" in victim.reason for victim in plan.victims}
+    assert waits == {"one": True, "two": False}, "the higher class has the room"
+
+
+def test_what_is_cheaper_with_all_in_their_places_is_taken() -> None:
+    """To stop `near` seemed to cost its save alone; but then it waits for hours."""
+    nodes = [a_node("node-a"), a_node("node-b")]
+    near = a_work(
+        "near", {"node-b": range(4)}, priority=4, left=9 * HOUR, checkpoint=saved(MINUTE)
+    )
+    far = a_work(
+        "far", {"node-a": range(8)}, priority=0, left=9 * HOUR, checkpoint=saved(3 * MINUTE)
+    )
+    plan = planned(a_job("urgent", 6, priority=6), [near, far], nodes)
+    assert [victim.job_id for victim in plan.victims] == ["far"]
+
+
 def test_an_overdue_job_is_not_expected_back_in_a_minute() -> None:
     work = a_work("late", {"node-a": range(8)}, ran=8 * HOUR, left=-HOUR)
     assert probable_end(work, RULES, NOW) == NOW + 2 * HOUR
