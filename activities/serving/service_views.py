@@ -169,8 +169,14 @@ _DRAINED = """
 """
 _REVISIONS = """
     SELECT number, coalesce(engine -> 'model' ->> 'name', '') AS model, model_revision,
-           created_at, ready_at, coalesce(undone, '') AS undone
-      FROM service_revisions WHERE service = :name
+           created_at, ready_at, coalesce(undone, '') AS undone, failures,
+           coalesce((SELECT r.message FROM replicas r
+                      WHERE r.service = v.service AND r.revision = v.number AND r.message <> ''
+                      ORDER BY r.created_at DESC LIMIT 1), '') AS last_failure,
+           EXISTS (SELECT FROM service_revisions o
+                    WHERE o.service = v.service AND o.number <> v.number
+                      AND o.ready_at IS NOT NULL AND o.undone IS NULL) AS can_go_back
+      FROM service_revisions v WHERE service = :name
      ORDER BY number DESC LIMIT 20
 """
 _REPLICAS = """
