@@ -129,6 +129,12 @@ async def waits_to_load(connection: AsyncConnection, job_id: str) -> str:
     return await connection.scalar(text(_WAITS), {"job_id": job_id}) or ""
 
 
+async def last_failure(connection: AsyncConnection, job_id: str) -> tuple[str, str]:
+    """Return the service of a replica, and why its engine failed last; empty of any other job."""
+    row = (await connection.execute(text(_LAST_FAILURE), {"job_id": job_id})).one_or_none()
+    return (row.service, row.message) if row else ("", "")
+
+
 async def leaves_drained(connection: AsyncConnection, job_id: str) -> str:
     """Return when the engine of a job leaves its node that drains; empty where that does not."""
     row = (await connection.execute(text(_DRAINED), {"job_id": job_id})).one_or_none()
@@ -161,6 +167,7 @@ _WAITS = """
       JOIN placements p USING (job_id, attempt)
      WHERE r.job_id = :job_id AND p.ended_at IS NULL
 """
+_LAST_FAILURE = "SELECT service, message FROM replicas WHERE job_id = :job_id"
 _DRAINED = """
     SELECT r.service, p.node_id FROM replicas r
       JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
