@@ -21,6 +21,15 @@ _OUTSIDE = ("token_embd.weight", "output_norm.weight")
 """Tensors of no layer that each model has."""
 _OF_TOKENS = ("token_embd.weight", "output.weight")
 """Tensors with a row for each token."""
+_NORM = re.compile(
+    r"output_norm\.weight"
+    r"|blk\.\d{1,5}\.(?:attn_norm|ffn_norm|post_attention_norm|post_ffw_norm)\.weight",
+    re.ASCII,
+)
+"""Norms of what goes from layer to layer: each has a number for each of its numbers."""
+_NORM_OF_HEAD = re.compile(r"blk\.\d{1,5}\.attn_[qk]_norm\.weight", re.ASCII)
+_HEADS_HAVE_NORMS = frozenset({"gemma3", "qwen3", "qwen3moe"})
+"""Each of their heads has the same one."""
 
 
 def check_layers(shape: Shape, of_layers: Mapping[int, int]) -> None:
@@ -95,6 +104,20 @@ def check_tensors(shape: Shape) -> None:
                 _agree(shape, "feed_forward_length", inner[layer], has, outputs)
             case _:
                 pass
+
+
+def check_norms(shape: Shape) -> None:
+    """Refuse a model with a norm of another length than what it is a norm of: the engine would
+    not load it. Only of architectures that are known."""
+    architecture = shape.header.architecture
+    if architecture not in KNOWN:
+        return
+    for tensor in shape.header.tensors:
+        has, found = f"{tensor.name} has numbers:", math.prod(tensor.shape)
+        if _NORM.fullmatch(tensor.name):
+            _agree(shape, "embedding_length", shape.width, has, found)
+        elif architecture in _HEADS_HAVE_NORMS and _NORM_OF_HEAD.fullmatch(tensor.name):
+            _agree(shape, "attention.key_length", shape.key, has, found)
 
 
 def _agree(shape: Shape, key: str, said: int, has: str, found: int, each: int = 1) -> None:

@@ -16,6 +16,7 @@ from longshore.scheduling.serving.header_checks import (
     OF_LAYER,
     check_alike,
     check_layers,
+    check_norms,
     check_tensors,
 )
 from longshore.scheduling.serving.header_sizes import named, per_layer
@@ -56,6 +57,7 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
     check_layers(shape, of_layers)
     check_alike(shape)
     check_tensors(shape)
+    check_norms(shape)
     caches = [
         _cells_of(shape, layer, serving) * _row(shape, layer, serving.cache_type)
         for layer in range(shape.layers)
