@@ -124,7 +124,7 @@ async def _all_ready(
     async def told(name: str, revision: int) -> ServiceView | None:
         nonlocal refused
         try:
-            found = await _until_ready(api, name, revision, quiet=quiet)
+            found = await until_ready(api, name, revision, quiet=quiet)
         except (NeverReadyError, RefusedError, StoredError) as error:
             if len(revisions) == 1:
                 raise
@@ -146,7 +146,7 @@ async def _all_ready(
     return [each for each in found if each is not None]
 
 
-async def _until_ready(
+async def until_ready(
     api: "Longshore", name: str, revision: int | None = None, *, quiet: bool
 ) -> ServiceView:
     """Wait until a service has all its replicas, and no others; tell what changes, and why
@@ -284,7 +284,7 @@ def scale(
         await api.scale(name, replicas)
         if no_wait:
             return await api.service(name)
-        return await _until_ready(api, name, quiet=as_json)
+        return await until_ready(api, name, quiet=as_json)
 
     found = call(apply)
     if as_json:
@@ -295,7 +295,7 @@ def scale(
 @rollout_app.command()
 def status(name: NAME, as_json: JSON = False) -> None:
     """Wait until all replicas of a service are of its revision, and tell what changes."""
-    found = call(lambda api: _until_ready(api, name, quiet=as_json))
+    found = call(lambda api: until_ready(api, name, quiet=as_json))
     if as_json:
         return print_json(found)
     return say(f"{name}: revision {found.revision}, all {count(found.ready, 'replica')} ready")
@@ -319,7 +319,7 @@ def undo(
             say(f"{name}: back to revision {revision}")
         if no_wait:
             return await api.service(name)
-        return await _until_ready(api, name, revision, quiet=as_json)
+        return await until_ready(api, name, revision, quiet=as_json)
 
     found = call(apply)
     if as_json:
