@@ -6,10 +6,11 @@ from datetime import datetime
 from longshore.models.job_status import AttemptRecord, JobStatus
 from longshore.models.text import ago, count
 from longshore.models.views import Explanation, JobView
-from longshore.models.visible import brief
 
 _MOST_RECORDS = 20
 """Of attempts, which the status of a job has."""
+_LONGEST = 400
+"""Of a line of an engine: it may name a file before it says what is wrong with that."""
 
 
 def with_backoff(
@@ -29,7 +30,7 @@ def with_backoff(
         at, later = status.next_attempt, ago(status.next_attempt, now)
         parts.append(f"the next waits for GPUs from {at:%Y-%m-%d %H:%M:%S} UTC on, {later}")
     if last := _last_line(wrote):
-        parts.append(f"the last line of its engine: {brief(last)}")
+        parts.append(f"the last line of its engine: {_cut(last)}")
     hints = (*told.hints, *_helps(told.job, service))
     return told.model_copy(update={"headline": "; ".join(parts), "hints": hints})
 
@@ -48,6 +49,10 @@ def _last_line(text: str) -> str:
     """Return the last line of a failure that has more than one: the first says how it ended."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if len(lines) > 1 else ""
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
 def _helps(job: JobView, service: str) -> tuple[str, ...]:

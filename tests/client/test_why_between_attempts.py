@@ -64,6 +64,12 @@ def test_of_a_replica_its_last_line_and_its_service_are_named() -> None:
     assert "`longshore service chat --remove`" in told.hints[1]
 
 
+def test_a_line_of_an_engine_is_whole_unless_it_is_very_long() -> None:
+    for length, ends in ((300, "x."), (500, "x…")):
+        wrote = f"exited with code 1\n{'x' * (length - 1)}."
+        assert with_backoff(explain(JOB), None, NOW, "chat", wrote).headline.endswith(ends)
+
+
 def test_without_an_answer_of_its_workflow_the_remedies_are_told() -> None:
     for status in (None, a_status(1, None), a_status(1, NOW - timedelta(seconds=1))):
         told = with_backoff(explain(JOB), status, NOW)
