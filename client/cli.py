@@ -5,6 +5,7 @@ names a function that gets `app` and adds its commands to it. Nothing slow is im
 command needs it, so that help and completion answer at once.
 """
 
+import inspect
 import os
 import sys
 import traceback
@@ -139,7 +140,7 @@ def command_line() -> TyperGroup:
     """Return every command: our own, and those of the layers above."""
     _add_plugins()
     commands = typer.main.get_group(app)
-    _say_no_type_of_flags(commands)
+    _mend_help(commands)
     return commands
 
 
@@ -195,14 +196,22 @@ def _add_plugins() -> None:
             info.rich_help_panel = _OTHERS
 
 
-def _say_no_type_of_flags(command: Any, parent: Any = None) -> None:
-    """A flag takes no value: without this, help says <bool> beside each, `--help` included."""
+def _mend_help(command: Any, parent: Any = None) -> None:
+    """A flag takes no value: without this, help says <bool> beside each, `--help` included. And
+    lines of a docstring are joined: of all paragraphs but the first they would be kept."""
+    command.help = _with_joined_lines(command.help or "")
     context = command.context_class(command, parent=parent, **command.context_settings)
     for param in command.get_params(context):
         if isinstance(param, TyperOption) and param.is_flag and param.metavar is None:
             param.metavar = ""
     for inner in command.commands.values() if isinstance(command, TyperGroup) else ():
-        _say_no_type_of_flags(inner, context)
+        _mend_help(inner, context)
+
+
+def _with_joined_lines(text: str) -> str:
+    """Return the text with each paragraph on a line of its own, for a terminal of any width."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(each.split()) for each in paragraphs)
 
 
 def _version(wanted: bool) -> None:

@@ -20,7 +20,7 @@ from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any, read_inputs
 from longshore.activities.prices.views import why_unpriced
 from longshore.activities.serving.engine_turns import how_to_have_a_turn
-from longshore.activities.serving.service_views import leaves_drained, waits_to_load
+from longshore.activities.serving.service_views import last_failure, leaves_drained, waits_to_load
 from longshore.activities.snapshot import (
     QueueEntry,
     entry_of,
@@ -32,8 +32,9 @@ from longshore.activities.snapshot import (
 from longshore.activities.staged_data import staged_data
 from longshore.activities.usage import load_pool_to_plan
 from longshore.activities.views import Views
+from longshore.client.backoff import with_backoff
 from longshore.client.explain import explain
-from longshore.client.holds import hold_of
+from longshore.client.holds import backoff_of, hold_of
 from longshore.client.logs import stderr_tail
 from longshore.client.preempt_plan import (
     asks_for_cost,
@@ -119,7 +120,7 @@ class Explainer:
                     await leaves_drained(connection, job.id),
                 ]
             more["headline"] = "; ".join([told.headline, *filter(None, notes)])
-            return told.model_copy(update=more)
+            return await self._with_backoff(told.model_copy(update=more))
         attempts = await self._views.attempts(job.id)
         cost = await self._reasons.cost_of_job(job.id)
         return Explanation.model_validate(
@@ -301,6 +302,16 @@ class Explainer:
     async def _hold_of(self, job: JobView) -> JobStatus | None:
         temporal = await self._temporal() if job.state is JobState.HELD else None
         return await hold_of(temporal, job.id) if temporal else None
+
+    async def _with_backoff(self, told: Explanation) -> Explanation:
+        """Return what is told of a job, and of one between attempts when it is tried again."""
+        if told.job.state is not JobState.RETRYING:
+            return told
+        temporal = await self._temporal()
+        status = await backoff_of(temporal, told.job.id) if temporal else None
+        async with self._database.transaction() as connection:
+            service, wrote = await last_failure(connection, told.job.id)
+        return with_backoff(told, status, datetime.now(UTC), service, wrote)
 
     async def _unpaid(self, job: JobView, pool: PoolSpec) -> tuple[str, ...] | None:
         """Return what would help a job that waits for a budget or a quota; None of any other."""

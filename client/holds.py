@@ -1,4 +1,5 @@
-"""Since when a job is held, and why: its workflow alone knows."""
+"""Since when a job is held, and why, and when one that has failed is tried again: its workflow
+alone knows."""
 
 import asyncio
 
@@ -15,10 +16,20 @@ _PATIENCE = 3.0
 
 async def hold_of(temporal: Client, job_id: str) -> JobStatus | None:
     """Return what the workflow of a job says, where it is held; None too where nobody says."""
+    return await _status_in(temporal, job_id, JobState.HELD)
+
+
+async def backoff_of(temporal: Client, job_id: str) -> JobStatus | None:
+    """Return what the workflow of a job says, where it is between attempts; None too where nobody
+    says."""
+    return await _status_in(temporal, job_id, JobState.RETRYING)
+
+
+async def _status_in(temporal: Client, job_id: str, state: JobState) -> JobStatus | None:
     job = temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))
     try:
         async with asyncio.timeout(_PATIENCE):
             status = await job.query(JobWorkflow.status)
     except (RPCError, WorkflowQueryFailedError, TimeoutError):
         return None
-    return status if status.state is JobState.HELD else None
+    return status if status.state is state else None

@@ -102,7 +102,8 @@ def why(ref: REF, as_json: JSON = False) -> None:
 
     async def ask(api: "Longshore") -> Explanation | DagJobView:
         try:
-            return await api.explain((await known_job(api, ref)).id)
+            one = await api.replica_to_explain(ref) or ref
+            return await api.explain((await known_job(api, one)).id)
         except NotSubmittedError as error:
             return await _step(api, error)
 

@@ -82,10 +82,10 @@ def _revision(number: int, by: str, at: datetime) -> str:
 
 def sizes_table(model: ModelView) -> Table:
     """Return a row for each number of GPUs on which an engine may run, with where it has room;
-    without those of more GPUs than any node could give."""
+    without those of more GPUs than any node that takes work could give."""
     table = a_table(
-        ["GPUs", "memory of each", "has room now on", "when empty, on"],
-        right=("GPUs", "memory of each"), fold=("has room now on", "when empty, on"),
+        ["GPUs", "memory of each", "has room now on", "has room only when empty on"],
+        right=("GPUs", "memory of each"), fold=("has room now on", "has room only when empty on"),
     )  # fmt: skip
     held = [each for each in model.sizes if each.nodes or each.when_empty]
     for each in held or model.sizes[:1]:

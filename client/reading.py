@@ -12,6 +12,7 @@ from longshore.activities.dag_views import DagViews
 from longshore.activities.database import Database
 from longshore.activities.durations import DurationViews
 from longshore.activities.queue_views import QueueViews
+from longshore.activities.serving.service_views import replica_to_explain
 from longshore.activities.staged_data import held_by
 from longshore.activities.views import Views
 from longshore.client.dag_reading import DagReading
@@ -187,11 +188,19 @@ class Reading(DagReading):
         return await self._explainer().stderr_tail(job, node_id)
 
     async def explain(self, ref: str) -> Explanation:
-        """Say why a job is where it is; for a queued one node by node, as things are now."""
-        job = await self.job(ref)
+        """Say why a job is where it is; for a queued one node by node, as things are now.
+
+        For the name of a service that is one of its replicas: see `replica_to_explain`.
+        """
+        job = await self.job(await self.replica_to_explain(ref) or ref)
         told = await self._explainer().explanation(job)
         trouble = "" if job.state.ended else await self._views().why_unreadable(job.id)
         return with_trouble(told, trouble) if trouble else told
+
+    async def replica_to_explain(self, service: str) -> str | None:
+        """See `service_views.replica_to_explain`."""
+        async with self._db().transaction() as connection:
+            return await replica_to_explain(connection, service)
 
     async def nodes(
         self, *, pool: str | None = None, with_gone: bool = False

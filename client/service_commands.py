@@ -29,9 +29,11 @@ from longshore.client.terminal import (
     warn,
 )
 from longshore.models.document import load_document, read_document, read_stdin
-from longshore.models.errors import RefusedError, StoredError
+from longshore.models.errors import NeverReadyError, RefusedError, StoredError
 from longshore.models.service import MOST_REPLICAS, ServiceFile, ServiceState, ServiceView
 from longshore.models.text import count
+from longshore.models.visible import visible
+from longshore.scheduling.serving.replicas import TRIES
 
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
@@ -113,16 +115,20 @@ async def _all_ready(
 ) -> list[ServiceView]:
     """Wait for services at the same time; tell where each answers as soon as it is ready.
 
-    One that will not be ready is told at once too, and raises RefusedError when the others are.
+    One that will not be ready is told at once too, and raises RefusedError when the others are;
+    NeverReadyError where all that will not be are tried again.
     """
     failed: list[str] = []
+    refused = False
 
     async def told(name: str, revision: int) -> ServiceView | None:
+        nonlocal refused
         try:
-            found = await _until_ready(api, name, revision, quiet=quiet)
-        except (RefusedError, StoredError) as error:
+            found = await until_ready(api, name, revision, quiet=quiet)
+        except (NeverReadyError, RefusedError, StoredError) as error:
             if len(revisions) == 1:
                 raise
+            refused = refused or not isinstance(error, NeverReadyError)
             warn(str(error))
             failed.append(name)
             return None
@@ -132,22 +138,24 @@ async def _all_ready(
 
     found = await asyncio.gather(*(told(*each) for each in revisions.items()))
     if failed:
-        raise RefusedError(
+        why = (
             f"{len(failed)} of {count(len(revisions), 'service')} will not be ready: "
             f"{', '.join(failed)}"
         )
+        raise RefusedError(why) if refused else NeverReadyError(why)
     return [each for each in found if each is not None]
 
 
-async def _until_ready(
+async def until_ready(
     api: "Longshore", name: str, revision: int | None = None, *, quiet: bool
 ) -> ServiceView:
     """Wait until a service has all its replicas, and no others; tell what changes, and why
     replicas wait or have failed.
 
-    Raises RefusedError where it goes back from the `revision` that is waited for, or is removed.
+    Raises RefusedError where it goes back from the `revision` that is waited for, or is removed,
+    and NeverReadyError where engines fail meanwhile and there is none to go back to.
     """
-    told, reasons = "", set[str]()
+    told, reasons, failed_before = "", set[str](), dict[int, int]()
     while True:
         found = await api.service(name)
         if found.state is not ServiceState.RUNNING:
@@ -166,7 +174,32 @@ async def _until_ready(
             note(reason)
         if is_settled(found):
             return found
+        _refuse_never_ready(found, failed_before)
         await asyncio.sleep(_POLL_EVERY)
+
+
+def _refuse_never_ready(service: ServiceView, failed_before: dict[int, int]) -> None:
+    """Raise NeverReadyError where `TRIES` engines have failed since it was looked at first, none
+    of the revision was ever ready, and it has no other to go back to.
+
+    `failed_before` has how many had failed at the first look, by the number of the revision.
+    """
+    for each in service.revisions or ():
+        if each.number != service.revision or each.ready_at is not None or each.can_go_back:
+            continue
+        first = failed_before.setdefault(each.number, each.failures)
+        if each.failures < first + TRIES:
+            continue
+        name = service.name
+        last = f". The last one: {visible(each.last_failure)}" if each.last_failure else ""
+        raise NeverReadyError(
+            f"service {name}: revision {each.number} never got ready "
+            f"({count(each.failures, 'engine')} failed), and there is no other to go back to"
+            f"{last}\n"
+            f"It is tried again, ever later: `longshore service {name}` shows how that goes; "
+            f"`longshore serve FILE` with another model changes it; `longshore service {name} "
+            "--remove` stops it."
+        )
 
 
 def is_settled(service: ServiceView) -> bool:
@@ -251,7 +284,7 @@ def scale(
         await api.scale(name, replicas)
         if no_wait:
             return await api.service(name)
-        return await _until_ready(api, name, quiet=as_json)
+        return await until_ready(api, name, quiet=as_json)
 
     found = call(apply)
     if as_json:
@@ -262,7 +295,7 @@ def scale(
 @rollout_app.command()
 def status(name: NAME, as_json: JSON = False) -> None:
     """Wait until all replicas of a service are of its revision, and tell what changes."""
-    found = call(lambda api: _until_ready(api, name, quiet=as_json))
+    found = call(lambda api: until_ready(api, name, quiet=as_json))
     if as_json:
         return print_json(found)
     return say(f"{name}: revision {found.revision}, all {count(found.ready, 'replica')} ready")
@@ -286,7 +319,7 @@ def undo(
             say(f"{name}: back to revision {revision}")
         if no_wait:
             return await api.service(name)
-        return await _until_ready(api, name, revision, quiet=as_json)
+        return await until_ready(api, name, revision, quiet=as_json)
 
     found = call(apply)
     if as_json:

@@ -21,6 +21,7 @@
     │   │   └── ClockError     its clock is too far from the server's
     │   ├── NodeTakenError     another live agent holds this node id
     │   └── StaleError         an old attempt or epoch spoke (fencing)
+    ├── NeverReadyError        the engines of a service fail, and none was ever ready
     ├── DamagedError           a stored checkpoint is not what its manifest says
     ├── MarketError            a market said no
     │   ├── CredentialsError   it does not know the key, or the key may not do this
@@ -103,6 +104,12 @@ class LockedError(UnavailableError):
 
 class StoreError(UnavailableError):
     exit_code = 69
+
+
+class NeverReadyError(LongshoreError):
+    """The engines of a service fail and none was ever ready; it is tried again and again."""
+
+    exit_code = 1
 
 
 class DamagedError(LongshoreError):

@@ -122,4 +122,6 @@ class JobStatus(Wire):
     not_brought: tuple[Reason, ...] = ()
     """While it waits: what it needs and could not be brought to where it is expected to start. It
     is tried once more at the start."""
+    next_attempt: Instant | None = None
+    """Between attempts: when the next comes into the queue."""
     result: JobResult | None = None

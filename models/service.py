@@ -178,6 +178,12 @@ class RevisionView(Wire):
     """When a replica of it was ready first."""
     undone: Reason = ""
     """Why it was undone, where it was."""
+    failures: int = 0
+    """Engines of it that failed."""
+    last_failure: Reason = ""
+    """Why one of it failed last."""
+    can_go_back: bool = False
+    """Whether the service has another revision that was ready and was not undone."""
 
 
 class ServiceView(Wire):

@@ -84,11 +84,19 @@ class JobRecord(Started):
             preemptions=self._gave_way[LeaseEnd.PREEMPTED], moves=self._gave_way[LeaseEnd.MOVED],
             resizes=self._resizes,
             not_brought=self._preparing.missing if self._state is JobState.QUEUED else (),
+            next_attempt=self._next_attempt(),
         )  # fmt: skip
 
     @property
     def _here(self) -> PlacementKey:
         return PlacementKey(job_id=self._id, attempt=self._attempt)
+
+    def _next_attempt(self) -> datetime | None:
+        failure = self._attempts[-1].failure if self._attempts else None
+        if self._state is not JobState.RETRYING or failure is None:
+            return None
+        wait = self._spec.retry.rule_for(failure).wait_before(self._retries.get(failure, 1))
+        return self._since + wait
 
     def _begin_to_come(self) -> datetime | None:
         found = self._spec.begins_at(self._submitted_at)

@@ -62,7 +62,7 @@ async def _with_room(connection: AsyncConnection, jobs: Sequence[JobSpec]) -> tu
                 node.id
                 for node in nodes
                 if node.id not in fits
-                and node.state is not NodeState.LOST
+                and node.state is NodeState.READY  # neither cordoned nor drained
                 and could_ever_hold(node, job)
             )
     return tuple(

@@ -15,6 +15,7 @@ from longshore.activities.serving.replica_stages import (
 )
 from longshore.activities.serving.revisions import read_revision
 from longshore.activities.serving.service_rows import no_such_service
+from longshore.activities.snapshot import WAITS_SINCE
 from longshore.models.base import as_reason
 from longshore.models.errors import StoredError
 from longshore.models.service import (
@@ -129,6 +130,22 @@ async def waits_to_load(connection: AsyncConnection, job_id: str) -> str:
     return await connection.scalar(text(_WAITS), {"job_id": job_id}) or ""
 
 
+async def last_failure(connection: AsyncConnection, job_id: str) -> tuple[str, str]:
+    """Return the service of a replica, and why its engine failed last; empty of any other job."""
+    row = (await connection.execute(text(_LAST_FAILURE), {"job_id": job_id})).one_or_none()
+    return (row.service, row.message) if row else ("", "")
+
+
+async def replica_to_explain(connection: AsyncConnection, service: str) -> str | None:
+    """Return the job of the replica of a service of which somebody would want to know most; None
+    where it has none, is removed, or where that is a job's id.
+
+    Of those in the queue the one that has waited longest, then one that failed, one that loads,
+    the newest that serves, one that stops, and one that has ended last.
+    """
+    return await connection.scalar(text(_TO_EXPLAIN), {"service": service})
+
+
 async def leaves_drained(connection: AsyncConnection, job_id: str) -> str:
     """Return when the engine of a job leaves its node that drains; empty where that does not."""
     row = (await connection.execute(text(_DRAINED), {"job_id": job_id})).one_or_none()
@@ -161,6 +178,28 @@ _WAITS = """
       JOIN placements p USING (job_id, attempt)
      WHERE r.job_id = :job_id AND p.ended_at IS NULL
 """
+_LAST_FAILURE = "SELECT service, message FROM replicas WHERE job_id = :job_id"
+_TO_EXPLAIN = f"""
+    SELECT r.job_id
+      FROM services s
+      JOIN replicas r ON r.service = s.name
+      JOIN jobs j ON j.id = r.job_id
+      LEFT JOIN (SELECT job_id, {WAITS_SINCE} AS since FROM queue) q ON q.job_id = r.job_id
+      LEFT JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
+      LEFT JOIN LATERAL (
+            SELECT CASE WHEN j.ended_at IS NOT NULL OR r.ended_at IS NOT NULL THEN 6
+                        WHEN r.stopping_at IS NOT NULL THEN 5
+                        WHEN q.job_id IS NOT NULL THEN 1
+                        WHEN p.job_id IS NULL THEN 2
+                        WHEN r.attempt IS DISTINCT FROM p.attempt OR r.stage IS NULL THEN 3
+                        WHEN r.stage = 'failed' THEN 2
+                        WHEN r.stage = 'ready' THEN 4
+                        ELSE 3 END AS place) o ON true
+     WHERE s.name = :service AND s.state <> 'REMOVED'
+       AND NOT EXISTS (SELECT FROM jobs WHERE id = :service)
+     ORDER BY o.place, CASE WHEN o.place = 1 THEN q.since END, j.submitted_at DESC, r.job_id
+     LIMIT 1
+"""
 _DRAINED = """
     SELECT r.service, p.node_id FROM replicas r
       JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
@@ -169,8 +208,14 @@ _DRAINED = """
 """
 _REVISIONS = """
     SELECT number, coalesce(engine -> 'model' ->> 'name', '') AS model, model_revision,
-           created_at, ready_at, coalesce(undone, '') AS undone
-      FROM service_revisions WHERE service = :name
+           created_at, ready_at, coalesce(undone, '') AS undone, failures,
+           coalesce((SELECT r.message FROM replicas r
+                      WHERE r.service = v.service AND r.revision = v.number AND r.message <> ''
+                      ORDER BY r.created_at DESC LIMIT 1), '') AS last_failure,
+           EXISTS (SELECT FROM service_revisions o
+                    WHERE o.service = v.service AND o.number <> v.number
+                      AND o.ready_at IS NOT NULL AND o.undone IS NULL) AS can_go_back
+      FROM service_revisions v WHERE service = :name
      ORDER BY number DESC LIMIT 20
 """
 _REPLICAS = """

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy import text
 
+from longshore.activities.serving.service_rows import stop_replica
+from longshore.activities.serving.service_views import replica_to_explain
 from longshore.client.service_view import state_words
 from longshore.models.service_messages import (
     EngineNotice,
@@ -167,3 +169,33 @@ async def test_a_later_engine_holds_what_one_like_it_was_seen_to_take(served: Re
     assert [each.estimated for each in found] == [1000] * 3
     assert [each.job_id for each in found if each.stopping] == [first.job_id], "it is not ready"
     await served.end()
+
+
+async def test_for_a_service_the_replica_is_explained_that_has_waited_longest(
+    served: RecordedService, node: ScriptedNode
+):
+    """Then one that stops for none of these, and after it one that loads."""
+    await served.record()
+    await served.look()
+    (loads,) = (await served.view()).replicas
+    await node.started(loads.job_id)
+
+    async def explained() -> str | None:
+        async with served.control.transaction() as connection:
+            return await replica_to_explain(connection, served.name)
+
+    assert await explained() == loads.job_id
+    await node.cordon("so that others wait")
+    for replicas in (2, 3):
+        await served.record(replicas=replicas)
+        await served.look()
+        for each in (await served.view()).replicas:
+            await served.queued(each.job_id)
+    _, older, newer = (each.job_id for each in (await served.view()).replicas)
+    for expected in (older, newer, loads.job_id):
+        assert await explained() == expected
+        async with served.control.transaction() as connection:
+            await stop_replica(connection, expected, "of the test")
+    await served.end()
+    await served.look()
+    assert await explained() is None, "it is removed"

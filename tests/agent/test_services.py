@@ -16,9 +16,9 @@ from longshore.activities.metrics import Metrics
 from longshore.activities.node.file_locks import try_lock
 from longshore.activities.node.launch import LOADING_FOLDER
 from longshore.client.api import Longshore
-from longshore.client.service_commands import is_settled
+from longshore.client.service_commands import is_settled, until_ready
 from longshore.client.service_view import problems
-from longshore.models.errors import NotFoundError, RefusedError
+from longshore.models.errors import NeverReadyError, NotFoundError, RefusedError
 from longshore.models.job_request import FILLS
 from longshore.models.job_status import JobState
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
@@ -212,6 +212,29 @@ async def test_a_revision_that_no_engine_can_serve_is_undone(
     assert undone.number == 2
     assert undone.undone.startswith("revision 2 never got ready (3 engines failed)")
     assert "invalid magic characters" in undone.undone
+
+
+async def test_a_first_revision_that_no_engine_can_serve_is_waited_for_no_longer(
+    longshore: Longshore, service: ServiceSpec, models: tuple[str, str]
+) -> None:
+    """It goes on trying, and `why` says when the next engine is started."""
+    broken = service.model_copy(update={"model": models[1]})
+    await longshore.serve(broken)
+    with pytest.raises(NeverReadyError) as ended:
+        await until_ready(longshore, service.name, 1, quiet=True)
+    why = f"service {service.name}: revision 1 never got ready (3 engines failed), and there is no"
+    assert str(ended.value).startswith(why)
+    assert "invalid magic characters" in str(ended.value)
+    found = await longshore.service(service.name)
+    assert (found.state, found.ready) == (ServiceState.RUNNING, 0)
+
+    async def told() -> str:
+        explained = await longshore.explain(service.name)
+        says = "attempts have failed in a row; the next waits for GPUs from " in explained.headline
+        return explained.headline if says else ""
+
+    headline = await eventually(told, timeout=PATIENCE)
+    assert "; the last line of its engine: " in headline
 
 
 async def test_one_that_waits_for_another_to_load_says_so(

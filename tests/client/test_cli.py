@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,18 @@ def test_help_ends_no_clause_with_without(path: tuple[str, ...]) -> None:
         command = command.commands[name]
     texts = [command.help or "", *(getattr(each, "help", None) or "" for each in command.params)]
     assert [text for text in texts if re.search(r"\bwithout[.;)]|\bsuch as\b", text)] == []
+
+
+def test_help_fills_the_lines_of_all_paragraphs(cli: CLI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word of a next line would have gone onto the line before it, where it has room."""
+    monkeypatch.setenv("COLUMNS", "80")
+    paths = ("drain", "tenant set", "dag retry", "deployment set-current")
+    for path in paths:
+        text = cli(*path.split(), "--help").out.partition("╭")[0].partition("Usage:")[2]
+        for each in re.split(r"\n *\n", text):
+            lines = [line.strip() for line in each.strip().splitlines()]
+            for line, after in pairwise(lines):
+                assert len(f"{line} {after.split()[0]}") > 78, (path, line)
 
 
 def test_help_imports_no_server_library() -> None:

@@ -37,6 +37,8 @@ def test_each_size_says_where_it_has_room_now_and_where_it_would_if_nothing_ran(
             SizeView(gpus=8, memory=12_500),
         )
     )
+    headings = [column.header for column in table.columns]
+    assert headings[2:] == ["has room now on", "has room only when empty on"]
     assert rows(table) == [
         ("2", "50GB", "–", "a"),
         ("4", "25GB", "a, b, c, d and 2 more", "–"),

@@ -182,3 +182,31 @@ async def test_a_service_shows_its_revisions_and_that_it_is_removed(
     assert refused.code == 77
     assert f"service {name} is " in refused.err
     assert "REMOV" not in refused.err
+
+
+async def test_serve_ends_where_engines_of_a_first_revision_fail(
+    longshore: Command, control: Database, tmp_path: Path, named: dict[str, str], pool: str
+):
+    """No node is there: the table says that engines failed. The service stays."""
+    name = named["first"]
+    file = a_file(tmp_path, named, named["model"], wanted=f"replicas: 1, pool: {pool}")
+    row = {"name": name, "why": "exit code 2\nusage: llama-server"}
+    fails = "UPDATE service_revisions SET failures = failures + 1 WHERE service = :name"
+    says = "UPDATE replicas SET message = :why WHERE service = :name"
+    serving = asyncio.ensure_future(longshore("serve", file))
+
+    async def is_over() -> bool:
+        async with control.transaction() as connection:
+            await connection.execute(text(says), row)
+            await connection.execute(text(fails), row)
+        return serving.done()
+
+    await eventually(is_over)
+    ran = await serving
+    assert ran.code == 1
+    assert f"service {name}: revision 1 never got ready (" in ran.err
+    assert "and there is no other to go back to. The last one: exit code 2\nusage: ll" in ran.err
+    assert f"`longshore service {name} --remove` stops it." in ran.err
+    assert ran.err.splitlines()[-1] == f"error: 1 of 2 services will not be ready: {name}"
+    assert (await longshore("service", name)).code == 0
+    assert (await longshore("service", name, "--remove")).code == 0

@@ -243,3 +243,19 @@ async def test_an_open_pool_keeps_what_is_too_large_until_a_large_enough_node_co
         await larger.register()
         await larger.end(job_id)
         assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+
+
+async def test_why_says_when_the_next_attempt_comes(
+    longshore: Longshore, node: ScriptedNode, pool: str
+) -> None:
+    job_id = (await longshore.submit(a_spec(pool, retry=ENDLESS))).job_id
+    await node.end(job_id, report=USER_ERROR)
+    status = await reaches(longshore, job_id, JobState.RETRYING)
+    assert status.next_attempt == status.since + timedelta(hours=1)
+    told = await longshore.explain(job_id)
+    assert told.job.state is JobState.RETRYING
+    says = f"the next waits for GPUs from {status.next_attempt:%Y-%m-%d %H:%M:%S} UTC on, in "
+    assert says in told.headline
+    await longshore.cancel(job_id)
+    await longshore.wait(job_id)
+    assert (await longshore.status(job_id)).next_attempt is None

@@ -1,0 +1,131 @@
+"""Which GGUF files no engine would load: their header says other sizes than their tensors have."""
+
+import math
+import re
+from collections.abc import Mapping
+
+from longshore.models.errors import UnsatisfiableError
+from longshore.models.text import count
+from longshore.scheduling.serving.header_sizes import named, per_layer
+from longshore.scheduling.serving.shapes import ATTENDING, KNOWN, PACKED, Shape
+
+OF_LAYER = re.compile(r"blk\.(\d{1,5})\.", re.ASCII)
+"""Begins the names of the tensors of a layer."""
+_SIZED = re.compile(r"blk\.(\d{1,5})\.(attn_q|attn_k|attn_v|ffn_up)\.weight", re.ASCII)
+"""Tensors whose outputs the header tells."""
+_NEEDED = re.compile(
+    r"blk\.(\d{1,5})\.((?:attn_(?:norm|q|k|v|qkv|output)|ffn_(?:up|down|gate))\.weight)", re.ASCII
+)
+"""Tensors that all layers have, or none: what else there is may be left out in some."""
+_OUTSIDE = ("token_embd.weight", "output_norm.weight")
+"""Tensors of no layer that each model has."""
+_OF_TOKENS = ("token_embd.weight", "output.weight")
+"""Tensors with a row for each token."""
+_NORM = re.compile(
+    r"output_norm\.weight"
+    r"|blk\.\d{1,5}\.(?:attn_norm|ffn_norm|post_attention_norm|post_ffw_norm)\.weight",
+    re.ASCII,
+)
+"""Norms of what goes from layer to layer: each has a number for each of its numbers."""
+_NORM_OF_HEAD = re.compile(r"blk\.\d{1,5}\.attn_[qk]_norm\.weight", re.ASCII)
+_HEADS_HAVE_NORMS = frozenset({"gemma3", "qwen3", "qwen3moe"})
+"""Each of their heads has the same one."""
+
+
+def check_layers(shape: Shape, of_layers: Mapping[int, int]) -> None:
+    """Refuse a header that says another number of layers than its tensors are of: the engine
+    would not load it, and the cache of a layer that nobody counted would have no memory."""
+    said = f"{named(shape.header)}.block_count is {shape.layers:,}"
+    if (last := max(of_layers, default=0)) >= shape.layers:
+        raise UnsatisfiableError(
+            f"{said}, and the file has tensors of layer {last:,} (blk.{last})"
+        )
+    # Of other architectures some have layers without tensors, or name them otherwise.
+    if shape.header.architecture in KNOWN and len(of_layers) < shape.layers:
+        missing = next(layer for layer in range(shape.layers) if layer not in of_layers)
+        raise UnsatisfiableError(
+            f"{said}, and the file has tensors of {count(len(of_layers), 'layer')}: none of layer "
+            f"{missing:,} (blk.{missing})"
+        )
+
+
+def check_alike(shape: Shape) -> None:
+    """Refuse a model of which a layer lacks a tensor that others have: the engine would not load
+    it. Only of architectures whose layers are alike."""
+    if shape.header.architecture not in ATTENDING:
+        return
+    having: dict[str, set[int]] = {}
+    for tensor in shape.header.tensors:
+        if (found := _NEEDED.fullmatch(tensor.name)) is not None:
+            having.setdefault(found[2], set()).add(int(found[1]))
+    for name, layers in having.items():
+        if len(layers) < shape.layers:
+            lacks = next(layer for layer in range(shape.layers) if layer not in layers)
+            raise UnsatisfiableError(
+                f"blk.{lacks} has no {name}, which blk.{min(layers)} has: all layers of a model "
+                f"of the architecture {named(shape.header)} are alike"
+            )
+
+
+def check_tensors(shape: Shape) -> None:
+    """Refuse a header that says other sizes than its tensors have: the engine would not load it.
+
+    Only where it is known what a tensor of the name is: others are left to the engine.
+    """
+    architecture = shape.header.architecture
+    names = {tensor.name for tensor in shape.header.tensors}
+    lacks = [name for name in _OUTSIDE if name not in names]
+    if lacks and architecture in KNOWN:
+        raise UnsatisfiableError(
+            f"the file has no {lacks[0]}, which each model of the architecture "
+            f"{named(shape.header)} has"
+        )
+    inner = per_layer(shape.header, "feed_forward_length", shape.layers)
+    for tensor in shape.header.tensors:
+        row, outputs = tensor.shape[0], math.prod(tensor.shape[1:])
+        if tensor.name in _OF_TOKENS and architecture in KNOWN:
+            _agree(shape, "embedding_length", shape.width, f"{tensor.name} has rows of", row)
+            if outputs != (tokens := shape.header.vocabulary):
+                raise UnsatisfiableError(
+                    f"the model has {tokens:,} tokens, and {tensor.name} has {outputs:,} rows"
+                )
+        if architecture not in ATTENDING or (found := _SIZED.fullmatch(tensor.name)) is None:
+            continue
+        layer, has = int(found[1]), f"{tensor.name} has outputs:"
+        match found[2]:
+            case "attn_q":
+                heads = shape.heads[layer]
+                _agree(shape, "attention.head_count", heads, has, outputs, shape.key)
+            case "attn_k" | "attn_v":
+                each = shape.key if found[2] == "attn_k" else shape.value
+                heads = shape.key_heads[layer]
+                _agree(shape, "attention.head_count_kv", heads, has, outputs, each)
+            case _ if architecture not in PACKED:
+                _agree(shape, "feed_forward_length", inner[layer], has, outputs)
+            case _:
+                pass
+
+
+def check_norms(shape: Shape) -> None:
+    """Refuse a model with a norm of another length than what it is a norm of: the engine would
+    not load it. Only of architectures that are known."""
+    architecture = shape.header.architecture
+    if architecture not in KNOWN:
+        return
+    for tensor in shape.header.tensors:
+        has, found = f"{tensor.name} has numbers:", math.prod(tensor.shape)
+        if _NORM.fullmatch(tensor.name):
+            _agree(shape, "embedding_length", shape.width, has, found)
+        elif architecture in _HEADS_HAVE_NORMS and _NORM_OF_HEAD.fullmatch(tensor.name):
+            _agree(shape, "attention.key_length", shape.key, has, found)
+
+
+def _agree(shape: Shape, key: str, said: int, has: str, found: int, each: int = 1) -> None:
+    """Raise UnsatisfiableError where a tensor has another number than by the header, which says
+    so many of `each`."""
+    if found != said * each:
+        of = f", of {each:,} numbers each" if each > 1 else ""
+        raise UnsatisfiableError(
+            f"{named(shape.header)}.{key} is {said:,}{of}, and {has} {found:,}, not "
+            f"{said * each:,}"
+        )
