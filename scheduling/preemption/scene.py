@@ -253,8 +253,10 @@ class Scene:
         loses there."""
         work = self.works[victim.job_id]
         lost = self._lost(work.shares, gains)
-        known = victim.job_id in self._parts
-        left = size_without(work, lost) if known else work.without(lost)
+        funding = self.cluster.packing.funding
+        left = work.without(lost)
+        if funding is not None and victim.job_id in self._parts:
+            left = size_without(work, lost, funding.of(work.id))
         if left is None:
             return victim
         said = f"goes on with {count(left, 'GPU')} of {victim.gpus:g}; {victim.reason}"

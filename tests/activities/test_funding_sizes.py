@@ -12,6 +12,7 @@ from longshore.models.elastic import Malleable
 from longshore.models.margins import DEFAULT_MARGINS
 from longshore.models.placement import Decision, PlacementKey
 from longshore.models.pool import PoolSpec
+from longshore.models.preemption import PreemptionPlan
 from longshore.models.resize import JoinRequest, ResizeReply, ResizeRequest
 from tests.support.funding import envelope, funding_drift, sums, tenant
 from tests.support.ledger import SUBMITTED_AT, Ledger
@@ -21,6 +22,10 @@ GANG: dict[str, Any] = {
     "gpus": 8, "gang": {"unlabelled_nodes": True}, "expected_duration": timedelta(hours=4),
     "malleable": SIZES, "checkpoint": {"folder": "saves", "save_file": True, "grace": "0s"},
     "tenant": "red",
+}  # fmt: skip
+RESTARTS: dict[str, Any] = {
+    "gpus": 8, "malleable": Malleable(min=2, max=8, step=2), "tenant": "red", "priority": 9,
+    "checkpoint": {"folder": "saves", "save_file": True, "grace": "0s"},
 }  # fmt: skip
 KEY = PlacementKey(job_id="e", attempt=1)
 
@@ -153,3 +158,31 @@ async def test_who_asks_is_told_up_to_which_size_it_is_paid_for(red: Ledger):
     async with red.database.snapshot() as connection:
         view = await fund_view(connection, "e", DEFAULT_MARGINS)
     assert view.says == "2 OWNED by red/main; it starts on up to 6 of 8 GPUs"
+
+
+@pytest.mark.parametrize(("paid", "left"), [(3, 2), (5, 4), (7, 6), (1, 6)])
+async def test_it_is_shrunk_to_the_size_that_it_starts_again_on(red: Ledger, paid: int, left: int):
+    await envelope(red, "red", milli=8000)
+    await tenant(red, "blue")
+    await envelope(red, "blue", milli=2000)
+    await red.register("a", gpus=8)
+    await red.enqueue("e", **RESTARTS)
+    async with red.listening("e"):
+        await red.cycle("first")
+    assert await size(red) == 8
+    await red.rows("UPDATE envelopes SET milli = :milli WHERE tenant = 'red'", milli=paid * 1000)
+    await red.enqueue("owner", gpus=2, tenant="blue")
+    async with red.listening("e", "owner"):
+        await red.cycle("second")
+        (told,) = await red.signals("e", "preempt")
+    assert told["gpus_left"] == left
+    assert told["reason"].startswith(f"shrunk to {left} GPUs for owner")
+    stored = await red.value("SELECT plan FROM preemptions")
+    (victim,) = PreemptionPlan.model_validate(stored).victims
+    assert victim.reason.startswith(f"goes on with {left} GPUs of 8; ")
+    await red.release("e")
+    await red.enqueue("e", attempt=2, **RESTARTS)
+    async with red.listening("e", "owner"):
+        await red.cycle("third")
+    assert await size(red) == left + 2
+    assert await funding_drift(red) == []
