@@ -66,19 +66,26 @@ def shrunk_to(work: RunningWork, size: int, payer: Payer) -> Parts | None:
     return _without(work, _whole_ranks(work, payer, size) or _gpus(work, payer, more))
 
 
-def size_without(work: RunningWork, lost: int, payer: Payer) -> int | None:
-    """Return the size with which a malleable job goes on that is paid for in part, or gives up a
-    part alone, once it has lost so many GPUs, spares counted; None where there is none.
+def size_without(work: RunningWork, lost: int) -> int | None:
+    """Return the largest of its sizes that a malleable job can have, with the spares of that,
+    once it has lost so many GPUs; None where there is none."""
+    return _largest(work, sum(len(share.gpu_indices) for share in work.shares) - lost)
 
-    In place that is the largest that is left. Where it is stopped to shrink it starts on the
-    largest that somebody pays for, as any job does (`scheduling.funding.sizes`): all of its GPUs
-    are paid for then.
+
+def size_paid_for(work: RunningWork, size: int, asking: str, funding: PoolFunding) -> int:
+    """Return the size with which a malleable job goes on, of which another job that is `asking`
+    leaves it so many GPUs.
+
+    In place it goes on with all of them. Where it is stopped to shrink it starts on the largest
+    that somebody pays for, as any job does (`scheduling.funding.sizes`); where nobody pays for its
+    fewest GPUs then, it runs on all.
     """
-    held = sum(len(share.gpu_indices) for share in work.shares)
-    size = _largest(work, held - lost)
-    if size is None or payer.funded or _stays_in_place(work, payer, size):
+    payer = funding.of(work.id)
+    if _stays_in_place(work, payer, size):
         return size
-    paid = _largest(work, payer.keeps)
+    held = sum(len(share.gpu_indices) for share in work.shares)
+    loses = funding.loses.get(asking, {}).get(work.id, 0)
+    paid = _largest(work, (held if payer.funded else payer.keeps) - loses)
     return size if paid is None else min(size, paid)
 
 

@@ -186,3 +186,42 @@ async def test_it_is_shrunk_to_the_size_that_it_starts_again_on(red: Ledger, pai
         await red.cycle("third")
     assert await size(red) == left + 2
     assert await funding_drift(red) == []
+
+
+@pytest.mark.parametrize(
+    ("parent", "milli", "tenant_of", "asks", "left"),
+    [
+        ("root", 5000, "blue", 4, 4),
+        ("root", 8000, "blue", 4, 6),
+        (None, 8000, "red", 4, 4),
+        (None, 8000, "red", 3, 4),
+    ],
+)
+async def test_what_the_other_takes_of_its_payers_counts_too(
+    red: Ledger, parent: str | None, milli: int, tenant_of: str, asks: int, left: int
+):
+    """Beside two idle GPUs, which nobody pays for: blue takes back what it shares with red, or
+    red has one of its own jobs stopped for another of a higher class."""
+    if parent:
+        await tenant(red, parent)
+        await red.rows("UPDATE tenants SET parent = :parent WHERE name = 'red'", parent=parent)
+        await tenant(red, "blue", parent)
+        await envelope(red, "blue", milli=milli)
+    await envelope(red, "red", milli=3000 if parent else milli)
+    await red.register("a", gpus=10)
+    job: dict[str, Any] = RESTARTS | {"priority": 2}
+    await red.enqueue("e", **job)
+    async with red.listening("e"):
+        await red.cycle("first")
+    assert sum((await sums(red)).values()) == 8000
+    await red.enqueue("owner", gpus=asks, tenant=tenant_of, priority=9)
+    async with red.listening("e", "owner"):
+        await red.cycle("second")
+        (told,) = await red.signals("e", "preempt")
+    assert told["gpus_left"] == left
+    await red.release("e")
+    await red.enqueue("e", attempt=2, **job)
+    async with red.listening("e", "owner"):
+        await red.cycle("third")
+    assert await size(red) == left + asks
+    assert sum((await sums(red)).values()) == (left + asks) * 1000
