@@ -185,8 +185,8 @@ class Foreseen(NamedTuple):
 class PaidOn(NamedTuple):
     """On what nodes envelopes pay for a job."""
 
-    gpu_type: str | None
-    """Any where None."""
+    gpu_types: tuple[str, ...]
+    """One of these; any when empty."""
     constraints: tuple[Constraint, ...]
     must: bool = False
     """Whether it starts nowhere else."""
