@@ -41,6 +41,7 @@ class WaitingJob(JobRequest):
 
     id: NamedWord
     gpu_type: Word | None = None
+    gpu_types: Annotated[tuple[Word, ...], Most(1000)] = Field(default=(), exclude=True)
     attempt: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     data: Annotated[dict[Word, GB], Most(1000)] = Field(default_factory=dict[str, float])
     tenant: Name = "default"  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -185,8 +185,8 @@ class Foreseen(NamedTuple):
 class PaidOn(NamedTuple):
     """On what nodes envelopes pay for a job."""
 
-    gpu_type: str | None
-    """Any where None."""
+    gpu_types: tuple[str, ...]
+    """One of these; any when empty."""
     constraints: tuple[Constraint, ...]
     must: bool = False
     """Whether it starts nowhere else."""
@@ -225,6 +225,9 @@ class PoolFunding(NamedTuple):
     only_on: Mapping[str, PaidOn] = MappingProxyType({})
     """By job that somebody would pay for on some nodes of the pool alone: on which; of malleable
     ones that run onto which they may grow."""
+    loses: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+    """By job that waits, of those that run from which it has, or takes over, what pays for them:
+    for how many of their GPUs nobody pays then."""
 
     @classmethod
     def __get_pydantic_core_schema__(

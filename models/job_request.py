@@ -63,6 +63,9 @@ class JobRequest(ResourceRequest):
     priority: int = Field(default=5, ge=0, le=10)
     gpus: int = Field(ge=1, le=_MOST_GPUS)
     gpu_type: str | None = None
+    gpu_types: tuple[str, ...] = Field(default=(), max_length=1000, exclude=True)
+    """Of one that names no type: those on which somebody pays for it, where that is not so of all
+    (`scheduling.funding.where_paid`); any when empty. Who plans sets it."""
     cpus: float = Field(default=0.0, ge=0, le=MOST)
     ram: GB = 0.0
     # Frozen, so that a narrower type is safe.
@@ -128,6 +131,15 @@ class JobRequest(ResourceRequest):
         """Return the hash of all fields; a dict has none, so that of its entries in any order."""
         entries = {**self.__dict__, "data": frozenset(self.data.items())}
         return hash(tuple(entries[name] for name in type(self).model_fields))
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types of GPU that it may have; any when empty."""
+        return (self.gpu_type,) if self.gpu_type else self.gpu_types
+
+    def takes(self, gpu_type: str) -> bool:
+        """Return whether it may have GPUs of a type."""
+        return not self.types or gpu_type.casefold() in map(str.casefold, self.types)
 
     @property
     def fetches(self) -> bool:

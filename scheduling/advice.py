@@ -333,7 +333,8 @@ def _of_states(
 
 
 def _in_words(text: str, job: JobRequest) -> str:
-    gpu_type, together = (job.gpu_type or "").upper(), _IN_ONE_DOMAIN if _is_whole(job) else ""
+    gpu_type = " or ".join(each.upper() for each in job.types)
+    together = _IN_ONE_DOMAIN if _is_whole(job) else ""
     constraints = listed([brief(str(each)) for each in job.constraints], _MOST_CONSTRAINTS)
     # Of a gang a node takes a part: what it is to have at least is for one GPU.
     gpus, each = (job.gpus, "") if job.gang is None else (1, " for each GPU")

@@ -171,11 +171,10 @@ def data_says(
 def _preempts(job: JobRequest, stops: PreemptionPlan, prices: Mapping[str, NodePrice]) -> Forecast:
     held = [(each.node_id, each.gpu_indices) for each in stops.gains]
     cost, told = _paid(job, held, prices)
-    names = listed([victim.job_id for victim in stops.victims], _NAMED)
     start = "" if stops.start is None else f", at about {stops.start:%H:%M:%S} UTC"
     says = (
-        f"would start on {format_places(held)} once {names} {_be(stops.victims)} stopped for "
-        f"it{start}: that loses {dollars(stops.cost)} of work and time; {told}"
+        f"would start on {format_places(held)} once {_gives_way(stops.victims)} for it{start}: "
+        f"that loses {dollars(stops.cost)} of work and time; {told}"
     )
     return Forecast(
         kind=ForecastKind.PREEMPTS, says=says, expected_micro_usd=cost, most_micro_usd=cost,
@@ -183,8 +182,23 @@ def _preempts(job: JobRequest, stops: PreemptionPlan, prices: Mapping[str, NodeP
     )  # fmt: skip
 
 
-def _be(victims: Sequence[Victim]) -> str:
-    return "is" if len(victims) == 1 else "are"
+def _gives_way(victims: Sequence[Victim]) -> str:
+    """Return what comes of each: ``a, b are stopped``, ``c is shrunk to 4 GPUs``."""
+    spares = [victim.job_id for victim in victims if victim.spares_on]
+    shrunk = [
+        f"{victim.job_id} is shrunk to {count(victim.gpus_left, 'GPU')}"
+        for victim in victims
+        if victim.gpus_left is not None
+    ]
+    stopped = [v.job_id for v in victims if v.gpus_left is None and not v.spares_on]
+    said: list[str] = []
+    if stopped:
+        said.append(f"{listed(stopped, _NAMED)} {'is' if len(stopped) == 1 else 'are'} stopped")
+    if shrunk:
+        said.append(listed(shrunk, _NAMED))
+    if spares:
+        said.append(f"{listed(spares, _NAMED)} give{'s' * (len(spares) == 1)} up spares")
+    return " and ".join(said)
 
 
 def _starts(

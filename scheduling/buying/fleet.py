@@ -222,8 +222,7 @@ def holds(shape: NodeShape, job: JobRequest, market: str = "") -> bool:
     """
     if why_unverifiable(job) or not suits_market(job, market):
         return False
-    of_type = job.gpu_type is None or job.gpu_type.casefold() == shape.gpu_type.casefold()
-    if not of_type or job.vram_per_gpu > shape.vram:
+    if not job.takes(shape.gpu_type) or job.vram_per_gpu > shape.vram:
         return False
     if job.gang is not None:
         return True

@@ -117,7 +117,8 @@ def _one_of_each_kind(unmet: Iterable[UnmetJob]) -> dict[Hashable, JobRequest]:
     found: dict[Hashable, JobRequest] = {}
     for job in unmet:
         request = job.request
-        kind = (request.gpu_type or "").casefold(), request.gang is not None, request.constraints
+        types = tuple(each.casefold() for each in request.types)
+        kind = types, request.gang is not None, request.constraints
         found.setdefault(kind, request)
     return found
 

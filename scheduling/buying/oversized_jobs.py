@@ -24,10 +24,9 @@ def unheld_jobs(jobs: Iterable[UnmetJob], markets: Sequence[MarketView]) -> dict
         request = job.request
         if request.gang is not None or any(holds(shape, request, of) for shape, of in shapes):
             continue
-        wanted = request.gpu_type
         found[request.id] = (
-            f"no machine with {wanted} GPUs is for sale"
-            if wanted is not None and wanted.casefold() not in types
+            f"no machine with {' or '.join(request.types)} GPUs is for sale"
+            if request.types and not any(map(request.takes, types))
             else "no machine that is for sale could hold it"
         )
     return found
@@ -44,15 +43,10 @@ def oversized_jobs(jobs: Iterable[UnmetJob], markets: Sequence[MarketView]) -> l
     found: list[Option] = []
     for job in jobs:
         request = job.request
-        wanted = request.gpu_type
-        of_type = [
-            shape.gpus
-            for shape in shapes
-            if wanted is None or wanted.casefold() == shape.gpu_type.casefold()
-        ]
+        of_type = [shape.gpus for shape in shapes if request.takes(shape.gpu_type)]
         if request.gang is not None or not of_type or request.gpus <= max(of_type):
             continue
-        kind = f" with {wanted}" if wanted else ""
+        kind = f" with {' or '.join(request.types)}" if request.types else ""
         found.append(
             Option(
                 kind=OptionKind.UNPROMISED,

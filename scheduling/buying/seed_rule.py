@@ -148,8 +148,8 @@ def _suits(source: BlockSource | PodSource, lacking: Sequence[UnmetJob]) -> bool
     """Return whether its type is that of the first job that waits, and so is its market."""
     if lacking and not suits_market(lacking[0].request, source.market.provider):
         return False
-    wanted = next((job.request.gpu_type for job in lacking if job.request.gpu_type), None)
-    return wanted is None or wanted.casefold() == source.shape.gpu_type.casefold()
+    wanted = next((job.request for job in lacking if job.request.types), None)
+    return wanted is None or wanted.takes(source.shape.gpu_type)
 
 
 def _whole(scene: Scene, candidate: Candidate) -> Option:

@@ -154,7 +154,11 @@ def counts(node: Node, policy: BuyingPolicy, rules: EndRules, at: datetime) -> b
 
 def _wanted(queue: Iterable[UnmetJob], fleet: Fleet, policy: BuyingPolicy) -> int:
     """Return the FAST GPUs of the target's type that are queued and used."""
-    waiting = sum(job.request.gpus for job in queue if wants_warm(job.request.gpu_type, policy))
+    waiting = sum(
+        job.request.gpus
+        for job in queue
+        if any(wants_warm(each, policy) for each in job.request.types or (None,))
+    )
     return waiting + fleet.of_type(policy.fast_warm_type).used_of(Tier.FAST)
 
 

@@ -28,7 +28,7 @@ class PoolKinds:
     def of(self, job: JobRequest) -> Kinds:
         """Return the kinds of nodes to which a job may come, at least one. Where the pool buys,
         those that envelopes are for, and those that none is for alone, are among them."""
-        key = job.gpu_type, job.constraints
+        key = job.types, job.constraints
         found = self._of.get(key)
         if found is None:
             found = self._of[key] = self._found(job)
@@ -40,11 +40,10 @@ class PoolKinds:
         return where._replace(labels=labels)
 
     def _found(self, job: JobRequest) -> Kinds:
-        wants = (job.gpu_type or "").casefold()
         kinds = {
             self.reduced(Where(self._pool, kind.gpu_type, kind.labels))
             for kind in self._facts.kinds
-            if wants in ("", kind.gpu_type.casefold()) and _allows(job, dict(kind.labels))
+            if job.takes(kind.gpu_type) and _allows(job, dict(kind.labels))
         }
         if self._facts.buys:
             kinds.update(self._bought(job))
@@ -54,17 +53,19 @@ class PoolKinds:
         """Yield nodes that may be bought, which have what an envelope asks for and no more."""
         specs = (owned.spec for owned in self._facts.envelopes.values())
         selectors = {(spec.gpu_type or "", frozenset(spec.labels.items())) for spec in specs}
-        wants = job.gpu_type or ""
         asked = {
             each.key: each.values[0]
             for each in job.constraints
             if each.values and not each.negated and each.key in self._names
         }
         for gpu_type, labels in selectors | {("", _NO_LABELS)}:
-            fits = not (wants and gpu_type) or wants.casefold() == gpu_type.casefold()
             has = asked | dict(labels)
-            if fits and _allows(job, has, self._names):
-                yield Where(self._pool, gpu_type or wants, frozenset(has.items()), there=False)
+            if not _allows(job, has, self._names):
+                continue
+            for wants in job.types or ("",):
+                if not (wants and gpu_type) or wants.casefold() == gpu_type.casefold():
+                    of_type = gpu_type or wants
+                    yield Where(self._pool, of_type, frozenset(has.items()), there=False)
 
 
 def _order(where: Where) -> tuple[bool, str, list[tuple[str, str]]]:

@@ -25,7 +25,7 @@ from longshore.scheduling.funding.kept import Funded, KeptFunding
 from longshore.scheduling.funding.kinds import PoolKinds
 from longshore.scheduling.funding.ladder import OWN, Tree
 from longshore.scheduling.funding.quotas import at_quotas, milli_of
-from longshore.scheduling.funding.room import Attempt, Room
+from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.sizes import (
     MayGrow,
     below_quotas,
@@ -34,11 +34,10 @@ from longshore.scheduling.funding.sizes import (
     sizes_to_start,
 )
 from longshore.scheduling.funding.split import Split, classes_of
+from longshore.scheduling.funding.taken_from import loses, takes_over
 from longshore.scheduling.funding.turns import fund
 from longshore.scheduling.funding.where_paid import grow_on, start_on
 
-_ASKED = 20
-"""Kinds of jobs that wait unfunded for which it is looked at whose room they could take over."""
 _DEEPEST = 4
 """How many jobs may wait for each other, that share with each other."""
 _IN_ORDER = timedelta(microseconds=1)
@@ -111,7 +110,7 @@ def pool_funding(
         if must:
             held.add(use.job_id)
     behind = _behind(room.tree, {use.job_id: payers[use.job_id] for use in waiting})
-    takes = _takes_over(facts, room, funded, [use for use in waiting if use.job_id in unfunded])
+    takes = takes_over(facts, room, funded, [use for use in waiting if use.job_id in unfunded])
     paid = [use for use in waiting if use.job_id not in unfunded]
     sizes = sizes_to_start(room, queue, paid) | sizes_to_grow(
         room, growing, funded.splits, waiting
@@ -138,6 +137,7 @@ def pool_funding(
         first | shrunk.keys() | (freed - behind.keys()),
         {use.job_id: _foreseen(covers[use.job_id]) for use in paid},
         only_on,
+        loses(covers, takes),
     )
 
 
@@ -375,41 +375,3 @@ def _held(job: JobRequest, node: Node, gpus: Sequence[int]) -> tuple[int, ...]:
 
 def _where(pool: str, node: Node) -> Where:
     return Where(pool, node.gpu_type, frozenset(node.labels.items()))
-
-
-def _takes_over(
-    facts: Facts, room: Room, funded: Funded, unfunded: Sequence[Use]
-) -> dict[str, frozenset[str]]:
-    """Return for each job that waits unfunded which jobs of its own tenant would have its budget
-    pay for it if they were stopped."""
-    running: dict[str, list[Attempt]] = {}
-    for use in facts.uses:
-        split = funded.splits[use.job_id, use.attempt]
-        if split.owned and not split.unfunded:
-            running.setdefault(use.tenant, []).append((use.job_id, use.attempt))
-    known: dict[object, frozenset[str]] = {}
-    found: dict[str, frozenset[str]] = {}
-    for use in unfunded:
-        kind = use.tenant, use.shares, use.terms, use.preemptible, use.kinds
-        if kind not in known:
-            if len(known) == _ASKED:
-                continue
-            known[kind] = frozenset(
-                attempt[0]
-                for attempt in running.get(use.tenant, ())
-                if _pays_without(room, attempt, use)
-            )
-        if known[kind]:
-            found[use.job_id] = known[kind]
-    return found
-
-
-def _pays_without(room: Room, attempt: Attempt, use: Use) -> bool:
-    """Return whether somebody would pay for a job if another were stopped."""
-    charges = [paid.charge for paid in room.held.get(attempt, {}).values()]
-    for charge in charges:
-        room.remove(charge)
-    found = cover(room, use).funded
-    for charge in charges:
-        room.add(charge)
-    return found

@@ -42,18 +42,17 @@ def paid_first(job: JobRequest, funding: PoolFunding | None) -> JobRequest | Non
     if on is None or on.must:
         return None
     asked = _narrowed(job, on)
-    same = asked.gpu_type == job.gpu_type and asked.constraints == job.constraints
+    same = asked.types == job.types and asked.constraints == job.constraints
     return None if same else asked
 
 
 def _narrowed(job: JobRequest, on: PaidOn) -> JobRequest:
     more = tuple(each for each in on.constraints if each not in job.constraints)
-    return job.model_copy(
-        update={
-            "gpu_type": job.gpu_type or on.gpu_type,
-            "constraints": (*job.constraints, *more),
-        }
-    )
+    update: dict[str, object] = {"constraints": (*job.constraints, *more)}
+    if on.gpu_types and not job.gpu_type:
+        one = len(on.gpu_types) == 1
+        update |= {"gpu_type": on.gpu_types[0]} if one else {"gpu_types": on.gpu_types}
+    return job.model_copy(update=update)
 
 
 def start_on(
@@ -62,7 +61,8 @@ def start_on(
     """Return on which nodes jobs of a queue are to start that somebody would pay for, by job,
     where that is not so on all to which they may come.
 
-    A gang is to have nodes of one kind: two kinds would not be paid for together.
+    A gang is to have nodes of one kind: two kinds would not be paid for together. One for which
+    nodes are bought is of one type of GPU, whichever.
     """
     several = {use.job_id: use for use in paid if use.kinds}
     found: dict[str, PaidOn] = {}
@@ -71,7 +71,7 @@ def start_on(
         if use is None:
             continue
         cover = covers[job.id]
-        groups = cover.on[:1] if job.gang is not None else cover.on
+        groups = cover.on if job.gang is None else _one_type_each(cover.on)
         some = [where for group in groups for where in group]
         if groups and len(some) < len(use.kinds):
             on = _narrow(use.kinds, groups[0], some)
@@ -100,6 +100,18 @@ def grow_on(
     return found
 
 
+def _one_type_each(groups: Sequence[Kinds]) -> Sequence[Kinds]:
+    """Return the first of these, and where such nodes are to be bought, those that differ from it
+    in their types of GPU alone."""
+
+    def but_for_types(group: Kinds) -> set[Where]:
+        return {where._replace(gpu_type=None) for where in group}
+
+    if not groups or any(where.there for where in groups[0]):
+        return groups[:1]
+    return [group for group in groups if but_for_types(group) == but_for_types(groups[0])]
+
+
 def _narrow(kinds: Kinds, best: Kinds, paid: Sequence[Where]) -> PaidOn:
     """Return what holds of as many kinds as can be said of those `paid` on, and of no other."""
 
@@ -115,10 +127,16 @@ def _narrow(kinds: Kinds, best: Kinds, paid: Sequence[Where]) -> PaidOn:
 
 
 def _said_of(kinds: Kinds, some: Sequence[Where]) -> PaidOn:
-    """Return what these have in common, and others of the kinds have not."""
-    types = {where.gpu_type for where in some}
-    others = {where.gpu_type for where in kinds} - types
-    gpu_type = next(iter(types)) if len(types) == 1 and others else None
+    """Return what these have in common, and others of the kinds have not.
+
+    Several types are named together only where each comes with the same labels: any of them may
+    have any of the labels then.
+    """
+    types = {_type(where): where.gpu_type or "" for where in some}
+    others = {_type(where) for where in kinds} - types.keys()
+    labels = [{where.labels for where in some if _type(where) == each} for each in types]
+    says = others and "" not in types and all(each == labels[0] for each in labels)
+    gpu_types = tuple(sorted(types.values())) if says else ()
     constraints: list[Constraint] = []
     for name in sorted({name for where in kinds for name, _ in where.labels or ()}):
         here = {_value(where, name) for where in some}
@@ -127,16 +145,23 @@ def _said_of(kinds: Kinds, some: Sequence[Where]) -> PaidOn:
             continue
         values = sorted(value for value in (there if None in here else here) if value is not None)
         constraints.append(Constraint(name, tuple(values), None in here))
-    return PaidOn(gpu_type or None, tuple(constraints))
+    return PaidOn(gpu_types, tuple(constraints))
 
 
 def _holds(on: PaidOn) -> Callable[[Where], bool]:
+    types = {each.casefold() for each in on.gpu_types}
+
     def holds(where: Where) -> bool:
-        return on.gpu_type in (None, where.gpu_type) and all(
+        return (not types or _type(where) in types) and all(
             each.allows(_value(where, each.key)) for each in on.constraints
         )
 
     return holds
+
+
+def _type(where: Where) -> str:
+    """Return a type of GPU in lower case; empty for any that no envelope names."""
+    return (where.gpu_type or "").casefold()
 
 
 def _value(where: Where, name: str) -> str | None:

@@ -155,5 +155,5 @@ def _where(plan: GangPlan, members: Sequence[Member]) -> str:
 def _rejection(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> Rejection:
     if code not in (RejectionCode.GPU_TYPE, RejectionCode.FLAVOR):
         # It suits by the one or the other name; the node's type alone does not say so.
-        need = need._replace(gpu_type="")
+        need = need._replace(gpu_types=())
     return explain_rejection(view, need, code, now)

@@ -98,7 +98,7 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
             return why_not_ready(node)
         case RejectionCode.FLAVOR:
             flavor = node.labels.get(FLAVOR_LABEL, "")
-            return f"is of the flavor {flavor}, job wants {need.gpu_type.upper()}"
+            return f"is of the flavor {flavor}, job wants {need.types_text}"
         case RejectionCode.LABELS:
             return f"does not name its {', '.join(missing_labels(node))}, a gang needs them"
         case RejectionCode.EXPIRY:

@@ -85,7 +85,7 @@ def asked(need: Need) -> Hashable:
     """Return all that the filters look at of a need: equal ones get equal answers."""
     return (
         need.tier,
-        need.gpu_type,
+        need.gpu_types,
         need.container,
         need.fetches,
         need.serves,
@@ -105,11 +105,11 @@ def _why_another_tier(node: Node, need: Need) -> str:
 
 
 def _of_another_gpu_type(of: Attributes, need: Need) -> bool:
-    return bool(need.gpu_type) and need.gpu_type not in of.gpu_types
+    return bool(need.gpu_types) and set(need.gpu_types).isdisjoint(of.gpu_types)
 
 
 def _why_another_gpu_type(node: Node, need: Need) -> str:
-    return f"has {node.gpu_type or 'unnamed'} GPUs, job wants {need.gpu_type.upper()}"
+    return f"has {node.gpu_type or 'unnamed'} GPUs, job wants {need.types_text}"
 
 
 def _without_runtime(of: Attributes, need: Need) -> bool:

@@ -290,5 +290,5 @@ def _width(kind: Kind) -> float:
 
 
 def _words_of(need: Need) -> str:
-    request = need.gpu.text(need.gpu_type.upper())
+    request = need.gpu.text(need.types_text)
     return request.replace(" x GPU", " GPU" if need.gpus == 1 else " GPUs")

@@ -34,8 +34,8 @@ class Need(NamedTuple):
 
     tier: Tier
     gpus: int
-    gpu_type: str
-    """In lower case; empty for any."""
+    gpu_types: tuple[str, ...]
+    """Those that may serve, in lower case; empty for any."""
     vram: float
     cpus: float
     ram: float
@@ -71,6 +71,11 @@ class Need(NamedTuple):
     """Whether its part of a GPU follows from its memory, as an engine's."""
 
     @property
+    def types_text(self) -> str:
+        """The types of GPU that may serve: ``H100 or L40S``; empty for any."""
+        return " or ".join(each.upper() for each in self.gpu_types)
+
+    @property
     def gpu(self) -> GPURequest:
         return GPURequest(self.gpus, self.vram, self.milli, self.mig, self.alone, self.by_memory)
 
@@ -92,7 +97,7 @@ class Need(NamedTuple):
         return cls(
             tier=job.tier,
             gpus=job.gpus,
-            gpu_type=(job.gpu_type or "").casefold(),
+            gpu_types=tuple(sorted(each.casefold() for each in job.types)),
             vram=job.vram_per_gpu,
             cpus=job.cpus,
             ram=job.ram,

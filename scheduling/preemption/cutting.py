@@ -127,13 +127,13 @@ class _Cutting(Scene):
     def _by_payer(self, victims: Sequence[str], job: JobRequest) -> frozenset[str]:
         return frozenset(victims)  # its start is due
 
-    def _shrunk(self, victim: Victim, gains: Sequence[GainedGPUs]) -> Victim:
+    def _shrunk(self, victim: Victim, gains: Sequence[GainedGPUs], job: JobRequest) -> Victim:
         parts = self._gives.get(victim.job_id)
         if parts is None:
-            return super()._shrunk(victim, gains)
+            return super()._shrunk(victim, gains, job)
         shares = self.works[victim.job_id].shares
         if self._lost([share for share in shares if not share.spare], gains):
-            return super()._shrunk(victim, gains)
+            return super()._shrunk(victim, gains, job)
         lost = [share for share in shares if share.spare and self._lost([share], gains)]
         nodes = tuple(share.node_id for share in lost)
         said = f"goes on without what stands by for it on {listed(nodes, _NAMED)}"

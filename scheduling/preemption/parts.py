@@ -11,6 +11,7 @@ from longshore.models.funding import ITSELF, Payer, PoolFunding
 from longshore.models.placement import RunningJob
 from longshore.models.preemption import RunningWork
 from longshore.scheduling.funding.sizes import held_at
+from longshore.scheduling.preemption.costs import shrinks_in_place
 from longshore.scheduling.ranks import staying
 
 KEPT = "\0kept"
@@ -51,8 +52,8 @@ def parts_of(work: RunningWork, funding: PoolFunding | None) -> Parts | None:
     payer = funding.of(work.id)
     if payer is ITSELF or not payer.keeps:
         return None
-    fits = [s for s in work.malleable.sizes if held_at(work.request, s) <= payer.keeps]
-    return shrunk_to(work, fits[-1], payer) if fits else None
+    size = _largest(work, payer.keeps)
+    return shrunk_to(work, size, payer) if size is not None else None
 
 
 def shrunk_to(work: RunningWork, size: int, payer: Payer) -> Parts | None:
@@ -68,11 +69,35 @@ def shrunk_to(work: RunningWork, size: int, payer: Payer) -> Parts | None:
 def size_without(work: RunningWork, lost: int) -> int | None:
     """Return the largest of its sizes that a malleable job can have, with the spares of that,
     once it has lost so many GPUs; None where there is none."""
-    if work.malleable is None:
-        return None
-    left = sum(len(share.gpu_indices) for share in work.shares) - lost
-    fits = [size for size in work.malleable.sizes if held_at(work.request, size) <= left]
+    return _largest(work, sum(len(share.gpu_indices) for share in work.shares) - lost)
+
+
+def size_paid_for(work: RunningWork, size: int, asking: str, funding: PoolFunding) -> int:
+    """Return the size with which a malleable job goes on, of which another job that is `asking`
+    leaves it so many GPUs.
+
+    In place it goes on with all of them. Where it is stopped to shrink it starts on the largest
+    that somebody pays for, as any job does (`scheduling.funding.sizes`); where nobody pays for its
+    fewest GPUs then, it runs on all.
+    """
+    payer = funding.of(work.id)
+    if _stays_in_place(work, payer, size):
+        return size
+    held = sum(len(share.gpu_indices) for share in work.shares)
+    loses = funding.loses.get(asking, {}).get(work.id, 0)
+    paid = _largest(work, (held if payer.funded else payer.keeps) - loses)
+    return size if paid is None else min(size, paid)
+
+
+def _largest(work: RunningWork, gpus: int) -> int | None:
+    """Return the largest size of a job that takes no more GPUs than these, with its spares."""
+    sizes = work.malleable.sizes if work.malleable is not None else ()
+    fits = [size for size in sizes if held_at(work.request, size) <= gpus]
     return fits[-1] if fits else None
+
+
+def _stays_in_place(work: RunningWork, payer: Payer, size: int) -> bool:
+    return shrinks_in_place(work) and bool(_whole_ranks(work, payer, size))
 
 
 def spares_of(work: RunningWork) -> Parts | None:

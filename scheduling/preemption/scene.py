@@ -36,7 +36,7 @@ from longshore.scheduling.preemption.afterwards import (
 )
 from longshore.scheduling.preemption.candidates import Candidate, Candidates, least_cost
 from longshore.scheduling.preemption.costs import probable_end, victim_of
-from longshore.scheduling.preemption.parts import Parts, parts_of, size_without
+from longshore.scheduling.preemption.parts import Parts, parts_of, size_paid_for, size_without
 from longshore.scheduling.preemption.search import EXACT, Best, search
 from longshore.scheduling.preemption.stoppable import Stoppable
 from longshore.scheduling.preemption.ways import no_node, refused, weigh
@@ -263,14 +263,14 @@ class Scene:
         gains = gains_of(self.cluster.decide(job, out))
         shrunk = plan.victims
         if not job.sensitive:  # who would stay on its nodes
-            shrunk = tuple(self._shrunk(victim, gains) for victim in shrunk)
+            shrunk = tuple(self._shrunk(victim, gains, job) for victim in shrunk)
         return plan.model_copy(update={"gains": gains, "victims": shrunk})
 
     def _by_payer(self, victims: Sequence[str], job: JobRequest) -> frozenset[str]:
         """Return which of these are stopped whatever that costs."""
         return self._stoppable.by_payer(victims, job)
 
-    def _shrunk(self, victim: Victim, gains: Sequence[GainedGPUs]) -> Victim:
+    def _shrunk(self, victim: Victim, gains: Sequence[GainedGPUs], job: JobRequest) -> Victim:
         """Return a malleable job as one that goes on with what the other does not get of it, as
         far as that is one of its sizes. What is free on its nodes is in exchange for what it
         loses there."""
@@ -280,6 +280,8 @@ class Scene:
         left = size_without(work, lost) if known else work.without(lost)
         if left is None:
             return victim
+        if funding := self.cluster.packing.funding:
+            left = size_paid_for(work, left, job.id, funding)
         said = f"goes on with {count(left, 'GPU')} of {victim.gpus:g}; {victim.reason}"
         return victim.model_copy(update={"gpus_left": left, "reason": said})
 

@@ -12,6 +12,7 @@ from longshore.models.elastic import Malleable
 from longshore.models.margins import DEFAULT_MARGINS
 from longshore.models.placement import Decision, PlacementKey
 from longshore.models.pool import PoolSpec
+from longshore.models.preemption import PreemptionPlan
 from longshore.models.resize import JoinRequest, ResizeReply, ResizeRequest
 from tests.support.funding import envelope, funding_drift, sums, tenant
 from tests.support.ledger import SUBMITTED_AT, Ledger
@@ -21,6 +22,10 @@ GANG: dict[str, Any] = {
     "gpus": 8, "gang": {"unlabelled_nodes": True}, "expected_duration": timedelta(hours=4),
     "malleable": SIZES, "checkpoint": {"folder": "saves", "save_file": True, "grace": "0s"},
     "tenant": "red",
+}  # fmt: skip
+RESTARTS: dict[str, Any] = {
+    "gpus": 8, "malleable": Malleable(min=2, max=8, step=2), "tenant": "red", "priority": 9,
+    "checkpoint": {"folder": "saves", "save_file": True, "grace": "0s"},
 }  # fmt: skip
 KEY = PlacementKey(job_id="e", attempt=1)
 
@@ -153,3 +158,70 @@ async def test_who_asks_is_told_up_to_which_size_it_is_paid_for(red: Ledger):
     async with red.database.snapshot() as connection:
         view = await fund_view(connection, "e", DEFAULT_MARGINS)
     assert view.says == "2 OWNED by red/main; it starts on up to 6 of 8 GPUs"
+
+
+@pytest.mark.parametrize(("paid", "left"), [(3, 2), (5, 4), (7, 6), (1, 6)])
+async def test_it_is_shrunk_to_the_size_that_it_starts_again_on(red: Ledger, paid: int, left: int):
+    await envelope(red, "red", milli=8000)
+    await tenant(red, "blue")
+    await envelope(red, "blue", milli=2000)
+    await red.register("a", gpus=8)
+    await red.enqueue("e", **RESTARTS)
+    async with red.listening("e"):
+        await red.cycle("first")
+    assert await size(red) == 8
+    await red.rows("UPDATE envelopes SET milli = :milli WHERE tenant = 'red'", milli=paid * 1000)
+    await red.enqueue("owner", gpus=2, tenant="blue")
+    async with red.listening("e", "owner"):
+        await red.cycle("second")
+        (told,) = await red.signals("e", "preempt")
+    assert told["gpus_left"] == left
+    assert told["reason"].startswith(f"shrunk to {left} GPUs for owner")
+    stored = await red.value("SELECT plan FROM preemptions")
+    (victim,) = PreemptionPlan.model_validate(stored).victims
+    assert victim.reason.startswith(f"goes on with {left} GPUs of 8; ")
+    await red.release("e")
+    await red.enqueue("e", attempt=2, **RESTARTS)
+    async with red.listening("e", "owner"):
+        await red.cycle("third")
+    assert await size(red) == left + 2
+    assert await funding_drift(red) == []
+
+
+@pytest.mark.parametrize(
+    ("parent", "milli", "tenant_of", "asks", "left"),
+    [
+        ("root", 5000, "blue", 4, 4),
+        ("root", 8000, "blue", 4, 6),
+        (None, 8000, "red", 4, 4),
+        (None, 8000, "red", 3, 4),
+    ],
+)
+async def test_what_the_other_takes_of_its_payers_counts_too(
+    red: Ledger, parent: str | None, milli: int, tenant_of: str, asks: int, left: int
+):
+    """Beside two idle GPUs, which nobody pays for: blue takes back what it shares with red, or
+    red has one of its own jobs stopped for another of a higher class."""
+    if parent:
+        await tenant(red, parent)
+        await red.rows("UPDATE tenants SET parent = :parent WHERE name = 'red'", parent=parent)
+        await tenant(red, "blue", parent)
+        await envelope(red, "blue", milli=milli)
+    await envelope(red, "red", milli=3000 if parent else milli)
+    await red.register("a", gpus=10)
+    job: dict[str, Any] = RESTARTS | {"priority": 2}
+    await red.enqueue("e", **job)
+    async with red.listening("e"):
+        await red.cycle("first")
+    assert sum((await sums(red)).values()) == 8000
+    await red.enqueue("owner", gpus=asks, tenant=tenant_of, priority=9)
+    async with red.listening("e", "owner"):
+        await red.cycle("second")
+        (told,) = await red.signals("e", "preempt")
+    assert told["gpus_left"] == left
+    await red.release("e")
+    await red.enqueue("e", attempt=2, **job)
+    async with red.listening("e", "owner"):
+        await red.cycle("third")
+    assert await size(red) == left + asks
+    assert sum((await sums(red)).values()) == (left + asks) * 1000

@@ -183,7 +183,7 @@ def test_nothing_is_bought_where_the_labels_would_not_be_or_are_not_known(
 @pytest.mark.parametrize("rule", list(BuyingRule))
 def test_who_pays_only_on_nodes_with_a_label_is_named_and_not_the_job(rule: BuyingRule) -> None:
     (paid,) = asks("team=x")
-    funding = PoolFunding({}, {}, frozenset(), only_on={"a": PaidOn(None, (paid,))})
+    funding = PoolFunding({}, {}, frozenset(), only_on={"a": PaidOn((), (paid,))})
     packing = POLICY.model_copy(update={"funding": funding})
     job = buying.a_job(constraints=["team=x"])  # as `where_paid` has it
     found = decided([job], BOOK, OFFERS, rule=rule, packing=packing)

@@ -122,6 +122,13 @@ def test_a_job_that_others_are_stopped_for_is_told_whom_and_what_they_lose() -> 
     found = forecast(fits=False, stops=many, prices=prices)
     assert found.expected_micro_usd == 4 * DOLLAR
     assert " once a, b, c and 2 more are stopped for it" in found.says
+    shrunk = victim("low").model_copy(update={"gpus_left": 2})
+    found = forecast(fits=False, stops=stops.model_copy(update={"victims": (shrunk,)}))
+    assert " once low is shrunk to 2 GPUs for it, at about " in found.says
+    spare = victim("gang").model_copy(update={"spares_on": ("node-b",)})
+    mixed = stops.model_copy(update={"victims": (victim("a"), victim("b"), shrunk, spare)})
+    said = " once a, b are stopped and low is shrunk to 2 GPUs and gang gives up spares for it, "
+    assert said in forecast(fits=False, stops=mixed).says
     assert forecast(fits=True, stops=many).kind is ForecastKind.STARTS
     nobody = stops.model_copy(update={"victims": ()})
     assert forecast(fits=False, stops=nobody).kind is ForecastKind.WAITS

@@ -54,10 +54,10 @@ ON_A = ("node-a", (2, 3, 7))
 
 @pytest.mark.parametrize(
     ("wants", "stays", "gets"),
-    [(1, 6, {7}), (2, 6, {3, 7}), (3, 4, {2, 3, 7}), (4, 4, {2, 3, 6, 7}), (5, None, set[int]())],
+    [(1, 4, {7}), (2, 4, {3, 7}), (3, 4, {2, 3, 7}), (4, 4, {2, 3, 6, 7}), (5, None, set[int]())],
 )
 def test_it_keeps_the_largest_size_that_is_paid_for(wants: int, stays: int | None, gets: set[int]):
-    """Of eight GPUs five are paid for: it goes on with four at least, whatever is asked."""
+    """Of eight GPUs five are paid for: it starts again on four, whatever is asked."""
     work = elastic({"node-a": range(8)})
     plan = planned(a_job("owner", wants), work, funding(elastic=partly(5, ON_A), owner=OTHER))
     assert left(plan) == ([stays] if stays else [])
@@ -158,14 +158,21 @@ def j4(budget: int) -> tuple[Facts, RunningWork, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("budget", "wants", "stays"),
-    [(100, 32, [128]), (100, 64, [96]), (100, 65, []), (130, 32, [128]), (130, 33, []),
-     (95, 160, [None]), (256, 32, [])],
+    ("budget", "wants", "in_place", "restarts"),
+    [(100, 32, [128], [96]), (100, 64, [96], [96]), (100, 65, [], []), (130, 32, [128], [128]),
+     (130, 33, [], []), (95, 160, [None], [None]), (256, 32, [], [])],
 )  # fmt: skip
+@pytest.mark.parametrize("stops", [False, True])
 def test_j4_cut_below_its_size_it_goes_back_group_by_group(
-    budget: int, wants: int, stays: list[int | None]
+    budget: int, wants: int, in_place: list[int | None], restarts: list[int | None], stops: bool
 ):
+    """In place as far as others need; by another start to the size that is paid for."""
     facts, work, nodes = j4(budget)
+    stays = restarts if stops else in_place
+    if not stops:
+        sizes = J4.model_copy(update={"in_place": True})
+        saves = saved(5 * MINUTE, saves_while_running=True)
+        work = work.model_copy(update={"malleable": sizes, "checkpoint": saves})
     owner = a_job(
         "owner", wants, tenant="b", cpus=0, ram=0, gang={"unlabelled_nodes": True}, gpu_type=None
     )

@@ -125,7 +125,7 @@ def suits(machine: plain.Machine, kind: Kind) -> bool:
     return (
         node.state is NodeState.READY
         and (node.tier is Tier.FAST) == (need.tier is Tier.FAST)
-        and (not need.gpu_type or node.gpu_type.casefold() == need.gpu_type)
+        and (not need.gpu_types or node.gpu_type.casefold() in need.gpu_types)
         and (not need.container or node.container_runtime is not None)
         and (not need.fetches or node.fetches)
         and (not need.serves or node.serves)

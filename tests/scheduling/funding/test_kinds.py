@@ -64,11 +64,10 @@ def found_for(
 
 def goes_to(job: JobRequest, *kinds: Kind) -> set[Kind]:
     """Return the kinds to whose nodes a job may come."""
-    wants = (job.gpu_type or "").casefold()
     return {
         kind
         for kind in kinds or (X, Y, A)
-        if wants in ("", kind.gpu_type.casefold())
+        if job.takes(kind.gpu_type)
         and all(each.allows(dict(kind.labels).get(each.key)) for each in job.constraints)
     }
 

@@ -20,8 +20,8 @@ from longshore.scheduling.packer import place
 from tests.support.gangs import in_domain
 from tests.support.packing import NOW, a_job
 
-IN_X = PaidOn(None, (parse_constraint("zone=x"),))
-H100 = PaidOn("H100", ())
+IN_X = PaidOn((), (parse_constraint("zone=x"),))
+H100 = PaidOn(("H100",), ())
 
 
 def policy(only_on: Mapping[str, PaidOn], **fields: Any) -> PackingPolicy:

@@ -1,0 +1,71 @@
+"""Machines of each type that some envelope is for are bought for a job, whichever is for sale."""
+
+from typing import Any
+
+import pytest
+
+from longshore.models.buying import BuyingRule
+from longshore.models.job_request import JobRequest
+from longshore.models.topology import Gang
+from longshore.scheduling.funding.where_paid import where_paid
+from tests.scheduling.funding.test_kinds import WAITS, A, a_kind, facts, found_for, goes_to
+from tests.support import buying
+from tests.support.packing import a_job
+
+TWO: dict[str, dict[str, Any]] = {
+    "a": {"gpus": 2, "gpu_type": "B300"},
+    "c": {"gpus": 4, "gpu_type": "L40S"},
+}
+B300, L40S = a_kind("B300"), a_kind("L40S")
+
+
+def planned(envelopes: dict[str, Any], **fields: Any) -> JobRequest:
+    asked = a_job("a", 2, tenant="red", cpus=0, ram=0, vram_per_gpu=0, **fields)
+    found, (job,) = found_for(facts(envelopes, A, buys=True), asked, WAITS)
+    assert found.of("a").funded
+    assert where_paid([job], found, everyone=True) == [job], "said once"
+    return job
+
+
+@pytest.mark.parametrize("rule", BuyingRule)
+def test_it_is_bought_of_the_type_that_is_for_sale(rule: BuyingRule):
+    job = planned(TWO)
+    assert goes_to(job, B300, L40S, A) == {B300, L40S}
+    unmet = buying.a_job().model_copy(update={"request": job})
+    other = buying.cloud(("1", 2), kind="A100-80GB")
+    for kind in ("L40S-48GB", "B300-288GB"):
+        bought = buying.decided([unmet], buying.cloud(("2", 2), kind=kind), other, rule=rule)
+        assert [plan.instance_type for plan in bought.plans] == [f"2x{kind}"], bought.reason
+    bought = buying.decided([unmet], other, rule=rule)
+    assert not bought.plans
+    assert bought.in_vain.get("a", rule) in (rule, "no machine with B300 or L40S GPUs is for sale")
+
+
+def test_of_two_that_are_for_sale_it_is_the_cheaper_one():
+    unmet = buying.a_job().model_copy(update={"request": planned(TWO)})
+    sold = buying.cloud(("4", 2), kind="B300-288GB"), buying.cloud(("1", 2), kind="L40S-48GB")
+    for markets in (sold, sold[::-1]):
+        bought = buying.decided([unmet], *markets, rule=BuyingRule.LEAST_COST)
+        assert [plan.instance_type for plan in bought.plans] == ["2xL40S-48GB"]
+
+
+def test_a_gang_is_of_one_type_whichever():
+    gang = Gang.model_validate({"group_gpus": 2})
+    assert goes_to(planned(TWO, gang=gang), B300, L40S, A) == {B300, L40S}
+    other = TWO | {"c": TWO["c"] | {"labels": {"region": "mars"}}}
+    assert len(goes_to(planned(other, gang=gang), B300, a_kind("L40S", region="mars"))) == 1
+
+
+def test_types_with_other_labels_each_are_not_named_together():
+    """Else an L40S in another region would be bought, for which nobody pays."""
+    job = planned(TWO | {"c": TWO["c"] | {"labels": {"region": "mars"}}})
+    assert goes_to(job, L40S, a_kind("L40S", region="venus")) == set()
+    both = {name: each | {"labels": {"region": "mars"}} for name, each in TWO.items()}
+    job = planned(both)
+    wanted = {a_kind("L40S", region="mars"), a_kind("B300", region="mars")}
+    assert goes_to(job, B300, L40S, *wanted) == wanted
+
+
+def test_what_is_too_small_is_not_asked_for():
+    job = planned(TWO | {"a": {"gpus": 1, "gpu_type": "B300"}})
+    assert goes_to(job, B300, L40S) == {L40S}
