@@ -199,6 +199,8 @@ class Reading(DagReading):
 
     async def replica_to_explain(self, service: str) -> str | None:
         """See `service_views.replica_to_explain`."""
+        if "\0" in service:  # no name has that, and PostgreSQL takes no such text
+            return None
         async with self._db().transaction() as connection:
             return await replica_to_explain(connection, service)
 
