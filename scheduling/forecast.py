@@ -15,7 +15,7 @@ from longshore.models.job_request import JobRequest
 from longshore.models.moment import said_at
 from longshore.models.placement import Decision, PlacementKind
 from longshore.models.preemption import PreemptionPlan, Victim
-from longshore.models.text import count, dollars, format_duration, format_places, listed
+from longshore.models.text import amount, count, dollars, format_duration, format_places, listed
 from longshore.models.units import format_gb
 from longshore.scheduling.buying.words import WAIT
 
@@ -174,7 +174,7 @@ def _preempts(job: JobRequest, stops: PreemptionPlan, prices: Mapping[str, NodeP
     start = "" if stops.start is None else f", at about {stops.start:%H:%M:%S} UTC"
     says = (
         f"would start on {format_places(held)} once {_gives_way(stops.victims)} for it{start}: "
-        f"that loses {dollars(stops.cost)} of work and time; {told}"
+        f"that loses {amount(stops.cost)} of work and time; {told}"
     )
     return Forecast(
         kind=ForecastKind.PREEMPTS, says=says, expected_micro_usd=cost, most_micro_usd=cost,

@@ -11,13 +11,12 @@ from functools import partial
 from typing import NamedTuple
 
 from longshore.models.job_request import JobRequest
+from longshore.models.resources import WHOLE
 from longshore.scheduling.funding.cover import start, surplus
 from longshore.scheduling.funding.facts import Share, Use, Wall
 from longshore.scheduling.funding.holding import Attempt
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import Split
-
-_WHOLE = 1000
 
 
 class MayGrow(NamedTuple):
@@ -85,7 +84,7 @@ def below_quotas(
     """Return these sizes as far as hard quotas leave room for them, of jobs that have so many GPUs
     or count with so many; each takes its room at its turn."""
     left = [
-        (wall.below, round(wall.quotas.max_gpus * _WHOLE) - wall.milli)
+        (wall.below, round(wall.quotas.max_gpus * WHOLE) - wall.milli)
         for wall in walls
         if wall.quotas.max_gpus is not None
     ]
@@ -95,7 +94,7 @@ def below_quotas(
         if job.malleable is None or not its:
             continue
         has = held_at(job, gpus)
-        most = has + max(min(left[place][1] for place in its), 0) // _WHOLE
+        most = has + max(min(left[place][1] for place in its), 0) // WHOLE
         wanted = min(found.get(job.id, job.malleable.target), job.malleable.target)
         fits = bisect_right(job.malleable.sizes, most, key=partial(held_at, job)) - 1
         size = max(gpus, min(wanted, job.malleable.sizes[fits])) if fits >= 0 else gpus
@@ -103,7 +102,7 @@ def below_quotas(
             found[job.id] = size
         for place in its:
             below, room = left[place]
-            left[place] = below, room - (held_at(job, size) - has) * _WHOLE
+            left[place] = below, room - (held_at(job, size) - has) * WHOLE
     return found
 
 
@@ -124,7 +123,7 @@ def _extended(room: Room, use: Use, has: MayGrow, waiting: Collection[Attempt]) 
         return has.gpus
     begin, end = held_at(job, has.gpus), held_at(job, sizes[-1])
     rank = 1 + max(share.rank for share in use.shares)
-    more = Share(rank, use.shares[0].where, tuple(range(end - begin)), _WHOLE)
+    more = Share(rank, use.shares[0].where, tuple(range(end - begin)), WHOLE)
     missing = _take(room, use, more, waiting)
     if not missing:
         return sizes[-1]
@@ -146,7 +145,7 @@ def _take(room: Room, use: Use, more: Share, waiting: Collection[Attempt]) -> in
     )
     if missing:
         taking.undo()
-        return -(-missing // _WHOLE)
+        return -(-missing // WHOLE)
     charges, recalls = taking.keep(use)
     # Whoever is asked next finds no more than was there before.
     places, caps = surplus(room, recalls, charges)

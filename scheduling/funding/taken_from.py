@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from longshore.models.resources import WHOLE
 from longshore.scheduling.funding.cover import Cover, cover
 from longshore.scheduling.funding.facts import Facts, Use
 from longshore.scheduling.funding.kept import Funded
@@ -9,7 +10,6 @@ from longshore.scheduling.funding.room import Attempt, Room
 
 _ASKED = 20
 """Kinds of jobs that wait unfunded for which it is looked at whose room they could take over."""
-_WHOLE = 1000
 
 
 def takes_over(
@@ -64,5 +64,5 @@ def loses(
             lost[running] = lost.get(running, 0) + len(recall.lost) * recall.charge.milli
         lost |= dict.fromkeys(takes.get(job_id, ()), each.missing)
         if lost:
-            found[job_id] = {running: -(-milli // _WHOLE) for running, milli in lost.items()}
+            found[job_id] = {running: -(-milli // WHOLE) for running, milli in lost.items()}
     return found

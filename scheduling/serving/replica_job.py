@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from longshore.models.data import DataSet
 from longshore.models.job import JobSpec
+from longshore.models.resources import WHOLE
 from longshore.models.retry import RetryPolicy, RetryRule
 from longshore.models.service import ServiceSpec
 from longshore.models.serving import EngineSpec, fetched
@@ -18,9 +19,6 @@ _THREADS = "LLAMA_ARG_THREADS"
 each layer: on a busy node it hardly gets on, and neither does who shares it."""
 _LEAVES = timedelta(seconds=5)
 """Beyond the time to drain, for the engine to end by itself."""
-
-WHOLE = 1000
-"""Thousandths of a GPU."""
 _BELIEVED = 4
 """An engine that says that it takes so many times what was reckoned is not believed."""
 
