@@ -203,7 +203,8 @@ def _refuse_never_ready(service: ServiceView, failed_before: dict[int, int]) -> 
 
 
 def is_settled(service: ServiceView) -> bool:
-    """Return whether a service has all replicas of its revision, all ready, and no others."""
+    """Return whether a service has all replicas of its revision, all ready; others may still
+    be stopping."""
     own = [each for each in service.replicas if not each.stopping]
     return (
         len(own) == service.spec.replicas
