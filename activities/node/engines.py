@@ -14,14 +14,20 @@ from longshore.activities.node.public_files import open_public
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.serving.engine_command import ADDRESS, GPU_MEMORY, LOADING, SPEC
 from longshore.models.node import Inventory
+from longshore.models.node_messages import ProcessReport
 from longshore.models.placement import Placement, PlacementKey
+from longshore.models.retry import FailureClass
 from longshore.models.service_messages import EngineNotice, service_workflow_id
-from longshore.models.serving import EngineReport, EngineSpec
+from longshore.models.serving import EngineReport, EngineSpec, EngineStage
 
 REPORT = "engine"
 """Name in the public folder of a run: what its engine says of itself."""
 _LONGEST = 20_000
 _POLL_EVERY = 0.5
+_FAILURES = (
+    FailureClass.USER, FailureClass.START, FailureClass.OUT_OF_MEMORY, FailureClass.NODE,
+)  # fmt: skip
+"""Of an engine that nobody stopped, and that was not cut off with its node."""
 _log = logging.getLogger(__name__)
 
 
@@ -52,6 +58,18 @@ def read_report(public: Path, last: EngineReport | None) -> EngineReport | None:
             return EngineReport.model_validate_json(file.read(_LONGEST))
     except (OSError, ValidationError):
         return last
+
+
+def last_words(said: EngineReport | None, how: ProcessReport) -> EngineReport | None:
+    """Return what an engine that has ended said last.
+
+    It has failed, too, where it could not say so: it never started, or was killed. None where it
+    said nothing, and nothing is wrong with it.
+    """
+    silent = said is None or said.stage is not EngineStage.FAILED
+    if not silent or how.stopped_for is not None or how.failure not in _FAILURES:
+        return said
+    return EngineReport(stage=EngineStage.FAILED, message=how.message)
 
 
 Reports = Iterable[tuple[PlacementKey, EngineSpec, EngineReport]]

@@ -22,7 +22,7 @@ from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.checkpoint_files import remove_moments
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.element_runner import CANCELLED
-from longshore.activities.node.engines import Reports
+from longshore.activities.node.engines import Reports, last_words
 from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.launch import LOOPBACK, RESIZED, told_of_size
@@ -331,8 +331,9 @@ class Processes:
     async def _carry_out(self, run: Run) -> ProcessReport:
         """Take a claimed run from its start to its stored report."""
         report = await self.lifecycle.carry_out(run)
-        if (engine := run.request.spec.engine) and (said := run.progress().engine):
-            self._ended_engines.append((run.record.key, engine, said))
+        if engine := run.request.spec.engine:
+            if said := last_words(run.progress().engine, report):
+                self._ended_engines.append((run.record.key, engine, said))
         # Where the disk refuses, the run stays here and answers from memory.
         run.record = run.record.model_copy(update={"report": report})
         if await asyncio.to_thread(self.lifecycle.stored, run):

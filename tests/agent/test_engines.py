@@ -228,6 +228,30 @@ async def test_a_file_that_is_no_model_is_told_with_what_the_engine_said(
     assert list(box.processes.engines()) == [], "last words are told once"
 
 
+async def test_one_that_is_killed_or_never_starts_has_failed(box: LocalNode, tiny: Path):
+    """Nobody is left to say so but its agent."""
+    run = box.start(None, engine=an_engine(tiny), gpus=1)
+    await ready(box, run)
+    os.kill((await run.started)["pid"], signal.SIGKILL)
+    report = await run.done
+    (last,) = box.processes.engines()
+    assert last[2] == EngineReport(stage=EngineStage.FAILED, message=report.message)
+    assert report.message.startswith("killed by signal 9"), report.message
+
+    report = await box.report(None, engine=an_engine(tiny), gpus=1, workdir="none")
+    (last,) = box.processes.engines()
+    assert report.failure is FailureClass.START
+    assert last[2] == EngineReport(stage=EngineStage.FAILED, message=report.message)
+
+
+async def test_one_that_is_stopped_has_not_failed(box: LocalNode, tiny: Path):
+    run = box.start(None, engine=an_engine(tiny), gpus=1)
+    await ready(box, run)
+    await box.stop(run)
+    (last,) = box.processes.engines()
+    assert last[2].stage is not EngineStage.FAILED
+
+
 async def test_another_file_than_was_named_is_not_served(box: LocalNode, tiny: Path):
     report = await box.report(None, engine=an_engine(tiny, sha256="0" * 64), gpus=1)
     assert report.failure is FailureClass.USER
