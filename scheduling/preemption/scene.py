@@ -39,7 +39,7 @@ from longshore.scheduling.preemption.costs import probable_end, victim_of
 from longshore.scheduling.preemption.parts import Parts, parts_of, size_paid_for, size_without
 from longshore.scheduling.preemption.search import EXACT, Best, search
 from longshore.scheduling.preemption.stoppable import Stoppable
-from longshore.scheduling.preemption.ways import no_node, refused, weigh
+from longshore.scheduling.preemption.ways import no_node, refused, weigh, with_victims
 from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
 from longshore.scheduling.preemption.yielding import Yielding
 from longshore.scheduling.serving.running_engine import is_idle
@@ -264,7 +264,7 @@ class Scene:
         shrunk = plan.victims
         if not job.sensitive:  # who would stay on its nodes
             shrunk = tuple(self._shrunk(victim, gains, job) for victim in shrunk)
-        return plan.model_copy(update={"gains": gains, "victims": shrunk})
+        return with_victims(plan, shrunk).model_copy(update={"gains": gains})
 
     def _by_payer(self, victims: Sequence[str], job: JobRequest) -> frozenset[str]:
         """Return which of these are stopped whatever that costs."""

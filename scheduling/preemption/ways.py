@@ -51,7 +51,7 @@ def weigh(
     freed = now + max((victim.save for victim in victims), default=timedelta(0))
     cost = sum(victim.total for victim in victims)
     preempting = Way(
-        kind=WayKind.PREEMPT, title=f"stop {_named(victims)}", start=freed, cost=cost,
+        kind=WayKind.PREEMPT, title=_title(victims), start=freed, cost=cost,
         delay=_delay(job, freed, policy, now),
     )  # fmt: skip
     waiting = _waiting(job, start, policy, now)
@@ -255,8 +255,29 @@ def _any_in_use(yielding: Collection[str], engines: Mapping[str, bool]) -> bool:
     return any(engines[each] for each in yielding)
 
 
-def _named(victims: Sequence[Victim]) -> str:
-    return listed([victim.job_id for victim in victims], _MOST_NAMED)
+def with_victims(plan: PreemptionPlan, victims: tuple[Victim, ...]) -> PreemptionPlan:
+    """Return a plan to stop these jobs that says of each what becomes of it: some go on with a
+    part of what they hold."""
+    before, title = _title(plan.victims), _title(victims)
+    ways = tuple(
+        way.model_copy(update={"title": title}) if way.kind is WayKind.PREEMPT else way
+        for way in plan.ways
+    )
+    reason = title + plan.reason.removeprefix(before)  # as `_sentence` begins
+    return plan.model_copy(update={"victims": victims, "ways": ways, "reason": reason})
+
+
+def _title(victims: Sequence[Victim]) -> str:
+    """Return what is done with each: ``stop a, b; shrink c to 4 GPUs``."""
+    stopped = [each.job_id for each in victims if each.gpus_left is None and not each.spares_on]
+    shrunk = [
+        f"{each.job_id} to {count(each.gpus_left, 'GPU')}"
+        for each in victims
+        if each.gpus_left is not None
+    ]
+    spares = [each.job_id for each in victims if each.spares_on]
+    said = (("stop", stopped), ("shrink", shrunk), ("take the spares of", spares))
+    return "; ".join(f"{verb} {listed(ids, _MOST_NAMED)}" for verb, ids in said if ids)
 
 
 def _kind(reason: str) -> str:

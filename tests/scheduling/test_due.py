@@ -164,6 +164,7 @@ def test_the_order_is_unfunded_then_spares_then_shrinking():
         ("elastic", (), 2), ("gang", ("node-b",), None),
     ]  # fmt: skip
     assert plan.cut is Cut.SHRINK
+    assert plan.ways[0].title == "shrink elastic to 2 GPUs; take the spares of gang"
 
 
 def test_no_more_is_taken_of_a_later_kind_than_it_takes():

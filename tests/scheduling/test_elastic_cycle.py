@@ -168,9 +168,12 @@ def shrinking(
 
 
 def test_j17_one_group_is_given_up_for_two_gpus() -> None:
-    (victim,) = shrinking(Malleable(min=8, max=16, step=8), 2, busy=8).victims
+    made = shrinking(Malleable(min=8, max=16, step=8), 2, busy=8)
+    (victim,) = made.victims
     assert (victim.job_id, victim.gpus_left, victim.requeue) == ("j2", 8, 0)
     assert victim.reason.startswith("goes on with 8 GPUs of 16; ")
+    assert made.ways[0].title == "shrink j2 to 8 GPUs"
+    assert made.reason.startswith("shrink j2 to 8 GPUs: it loses $")
 
 
 def test_a_shrink_is_taken_before_a_job_is_stopped_whole() -> None:
