@@ -154,9 +154,18 @@ def _window(each: EnvelopeView, start: str, end: str) -> str:
 
 
 def money_lines(budgets: Sequence[BudgetView]) -> list[str]:
-    """Return what purchases have taken of the money of each budget that has any."""
-    return [f"Purchases for {one.tenant} and those below it: {said}."
-            for one in budgets if (said := says_money(one))]  # fmt: skip
+    """Return what purchases have taken of the money of each budget that has any, and which other
+    budgets they count in."""
+    lines = [f"Purchases for {one.tenant} and those below it: {said}."
+             for one in budgets if (said := says_money(one))]  # fmt: skip
+    shown = {one.tenant for one in budgets}
+    above = ((one.tenant, [name for name in one.money_of if name not in shown]) for one in budgets)
+    return lines + [
+        f"Purchases for {tenant} take of the money of {listed(names, _NAMED)}, too: "
+        f"`longshore budget show {names[0]}`."
+        for tenant, names in above
+        if names
+    ]
 
 
 def says_money(budget: BudgetView) -> str:

@@ -89,6 +89,8 @@ class BudgetView(Frozen):
     money: BudgetMoney | None = None
     spent: BudgetSpent | None = None
     """Where it has money."""
+    money_of: tuple[Name, ...] = ()
+    """Tenants above it whose budgets have money: its purchases count there, too."""
 
 
 class Edit(StrEnum):

@@ -101,7 +101,7 @@ async def budgets_view(
     return tuple(
         BudgetView(
             tenant=row["name"], since=row["budget_since"], money=_money(row),
-            spent=_spent(row),
+            spent=_spent(row), money_of=tuple(row["money_of"]),
             envelopes=tuple(_envelope(e, now) for e in envelopes if e["tenant"] == row["name"]),
             caps=tuple(
                 CapView(spec=capped_of(cap).spec, used=cap["used"] / 1000)
@@ -129,8 +129,10 @@ async def names_without_budget(
 async def why_no_budget(connection: AsyncConnection, tenant: str) -> str:
     """Return what to say of a tenant that has no budget, or that there is none of that name."""
     if await connection.scalar(text(_IS_KNOWN), {"tenant": tenant}):
+        money = list(await connection.scalars(text(_MONEY_ABOVE), {"tenant": tenant}))
+        above = f". Its purchases take of the money of {listed(money, _NAMED)}" if money else ""
         return (
-            f"tenant {shown(tenant)} has no budget: it pays for all that it uses. "
+            f"tenant {shown(tenant)} has no budget: it pays for all that it uses{above}. "
             "`longshore budget apply FILE` gives it one"
         )
     names = sorted(
@@ -142,6 +144,12 @@ async def why_no_budget(connection: AsyncConnection, tenant: str) -> str:
     return f"there is no tenant {shown(tenant)}; {meant}"
 
 
+_MONEY_ABOVE = """
+    SELECT up.name FROM tenants_above(:tenant) AS up (name)
+      JOIN tenants a ON a.name = up.name AND a.name <> :tenant
+     WHERE a.money_per_day IS NOT NULL OR a.money_per_month IS NOT NULL
+     ORDER BY up.name
+"""
 _IS_KNOWN = """
     SELECT EXISTS (SELECT FROM tenants WHERE name = :tenant)
         OR EXISTS (SELECT FROM jobs WHERE tenant = :tenant)
@@ -223,11 +231,12 @@ _QUEUED = """
 
 _TENANTS = "SELECT name, parent, shares, quotas, budget_since FROM tenants"
 
-_BUDGETS = """
+_BUDGETS = f"""
     SELECT name, budget_since, money_per_day, money_per_month, day,
            budget_spent(name, day, day) AS today,
            budget_spent(name, month_of(day), day) AS this_month,
-           budget_spent(name, day - 6, day) AS of_late
+           budget_spent(name, day - 6, day) AS of_late,
+           ARRAY({_MONEY_ABOVE.replace(":tenant", "tenants.name")}) AS money_of
       FROM tenants CROSS JOIN (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date AS day) AS now
      WHERE budget_since IS NOT NULL AND name = coalesce(CAST(:tenant AS text), name)
      ORDER BY name

@@ -83,12 +83,20 @@ async def test_tenants_and_budgets_from_the_first_to_none(
     (budget,) = json.loads((await longshore("budget", "show", a, "--json")).out)
     assert BudgetView.model_validate(budget).envelopes[0].spec.gpus == 64
 
-    file.write_text(f"budgets: [{{tenant: {a}}}, {{tenant: {root}}}]")
+    file.write_text(f"budgets: [{{tenant: {a}}}, {{tenant: {root}, money: {{per_day: $9}}}}]")
     several = await longshore("budget", "apply", str(file))
     assert f"{a}: envelope main removed" in several.out
     assert f"{root}: budget made" in several.out
+    below = await longshore("budget", "show", a)
+    assert below.out.endswith(
+        f"Purchases for {a} take of the money of {root}, too: `longshore budget show {root}`.\n"
+    )
+    assert "take of the money" not in (await longshore("budget", "show", root)).out
+    assert "take of the money" not in (await longshore("budget", "show")).out, "it is there itself"
     gone = await longshore("budget", "remove", a)
     assert gone.out == f"tenant {a} has no budget any more, and pays for all that it uses\n"
+    none = await longshore("budget", "show", a)
+    assert f"all that it uses. Its purchases take of the money of {root}. `" in none.err
     gone = await longshore("budget", "remove", root, "--json")
     (change,) = BudgetEdit.model_validate_json(gone.out).changes
     assert (change.tenant, change.what, change.edit) == (root, "budget", Edit.REMOVED)
