@@ -29,6 +29,7 @@ from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches
 from tests.support.gguf_models import Model, write
 from tests.support.http_client import engine_client
+from tests.support.services import until
 from tests.support.waiting import eventually
 
 PATIENCE = 180
@@ -65,30 +66,6 @@ async def serve(
     for name in served:
         await until(longshore, name, lambda found: found.state is ServiceState.REMOVED)
         await longshore.temporal.get_workflow_handle(service_workflow_id(name)).result()
-
-
-async def until(
-    longshore: Longshore, name: str, holds: Callable[[ServiceView], bool]
-) -> ServiceView:
-    async def is_so() -> ServiceView:
-        found = await longshore.service(name)
-        assert holds(found), found
-        return found
-
-    try:
-        return await eventually(is_so, timeout=PATIENCE)
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n{await all_that_serves(longshore)}") from error
-
-
-async def all_that_serves(longshore: Longshore) -> str:
-    """Return each replica of all services, and what `why` says of its job."""
-    lines: list[str] = []
-    for service in await longshore.services():
-        for each in service.replicas:
-            why = await longshore.explain(each.job_id)
-            lines += [f"{service.name}: {each}", f"  {why.headline}: {why.gave_way}"]
-    return "\n".join(lines)
 
 
 def is_idle(found: ServiceView) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
@@ -21,7 +21,7 @@ from longshore.client.service_view import problems
 from longshore.models.errors import NeverReadyError, NotFoundError, RefusedError
 from longshore.models.job_request import FILLS
 from longshore.models.job_status import JobState
-from longshore.models.service import ServiceSpec, ServiceState, ServiceView
+from longshore.models.service import ServiceSpec, ServiceState
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.serving import EngineStage, ModelSpec
 from longshore.models.settings import Settings
@@ -31,6 +31,7 @@ from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches
 from tests.support.gguf_models import Model, write
 from tests.support.http_client import engine_client
+from tests.support.services import until
 from tests.support.waiting import eventually
 
 PATIENCE = 60
@@ -62,16 +63,6 @@ async def service(
         await longshore.remove_service(spec.name)
         await until(longshore, spec.name, lambda found: found.state is ServiceState.REMOVED)
         await longshore.temporal.get_workflow_handle(service_workflow_id(spec.name)).result()
-
-
-async def until(
-    longshore: Longshore, name: str, holds: Callable[[ServiceView], bool]
-) -> ServiceView:
-    async def is_so() -> bool:
-        return holds(await longshore.service(name))
-
-    await eventually(is_so, timeout=PATIENCE)
-    return await longshore.service(name)
 
 
 async def test_an_update_under_traffic_drops_nothing(

@@ -18,6 +18,7 @@ from longshore.models.serving import ModelSpec
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
 from tests.support.gguf_models import Model, write
+from tests.support.services import until
 from tests.support.waiting import eventually
 
 PATIENCE = 120
@@ -49,15 +50,6 @@ async def serve(
         await longshore.remove_service(name)
         await until(longshore, name, lambda found: found.state is ServiceState.REMOVED)
         await longshore.temporal.get_workflow_handle(service_workflow_id(name)).result()
-
-
-async def until(longshore: Longshore, name: str, holds: Callable[[ServiceView], bool]) -> None:
-    async def is_so() -> bool:
-        found = await longshore.service(name)
-        assert holds(found), found
-        return True
-
-    await eventually(is_so, timeout=PATIENCE)
 
 
 def answer_of(replica: ReplicaView) -> str:

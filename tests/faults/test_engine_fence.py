@@ -95,13 +95,13 @@ class Scene:
     async def settled(self) -> ServiceView:
         """Wait until its one replica is ready; return it."""
 
-        async def is_so() -> bool:
+        async def is_so() -> ServiceView:
             found = await self.view()
             assert is_settled(found), repr(found)
-            return len(found.replicas) == 1
+            assert len(found.replicas) == 1, repr(found)
+            return found
 
-        await eventually(is_so, timeout=PATIENCE, interval=0.1)
-        return await self.view()
+        return await eventually(is_so, timeout=PATIENCE, interval=0.1)
 
     async def submit(self, command: str) -> str:
         """Submit an ordinary job beside it."""
