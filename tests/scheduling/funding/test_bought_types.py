@@ -102,3 +102,11 @@ def test_for_jobs_that_wait_together_no_more_is_bought_of_a_type_than_is_paid_fo
     ] == to
     others = where_paid(queue, found)
     assert goes_to(others[0], B300, L40S) == {B300, L40S}, "what is there is taken as it is free"
+
+
+def test_where_all_is_used_up_it_is_told_of_the_envelopes_and_not_of_other_types():
+    queue = [a_job(f"j{n}", 2, tenant="red", vram_per_gpu=0) for n in range(2)]
+    given = facts({"l": {"gpus": 2, "gpu_type": "L40S"}}, A, buys=True)
+    found = pool_funding(given, "pool", queue, {}, NOW)
+    assert found.of("j0").funded
+    assert "NO_ROOM" in found.unfunded["j1"]
