@@ -233,7 +233,7 @@ class Scene:
         if not at_once:
             return {}
         out = frozenset(one.id for one in chosen)
-        waits = waits_after(self.cluster, job, out, at_once)
+        waits = waits_after(self.cluster, job, out, [one.work for one in at_once])
         longest = {one.id: self.candidates.longest_wait(one.work, job) for one in at_once}
         return {id: min(wait, longest[id]) for id, wait in waits.items()}
 
