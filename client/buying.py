@@ -20,7 +20,7 @@ from longshore.scheduling.buying.buying_status import what_helps
 from longshore.scheduling.buying.plan import decide, why_not_yet
 from longshore.scheduling.buying.start_below import decide_below
 from longshore.scheduling.buying.state import BuyingState
-from longshore.scheduling.funding.where_paid import up_to_paid, where_paid
+from longshore.scheduling.funding.where_paid import as_bought
 
 
 class DryRun(Frozen):
@@ -97,7 +97,7 @@ async def decide_on_pool(
     policy = _as_if_on(spec.first_purchases)
     unmet = need.unmet
     if beside is not None:
-        (asked,) = up_to_paid(where_paid([beside.request], funding, everyone=True), funding)
+        (asked,) = as_bought([beside.request], funding)
         beside = beside.model_copy(update={"request": asked})
         unmet = unmet.model_copy(update={"jobs": (*unmet.jobs, beside)})
     async with open_markets(settings) as markets:

@@ -228,6 +228,9 @@ class PoolFunding(NamedTuple):
     loses: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     """By job that waits, of those that run from which it has, or takes over, what pays for them:
     for how many of their GPUs nobody pays then."""
+    buy_on: Mapping[str, PaidOn] = MappingProxyType({})
+    """By job for which machines are bought on fewer nodes than `only_on`: on which, so that it
+    and all others of the queue would be paid for together."""
 
     @classmethod
     def __get_pydantic_core_schema__(

@@ -42,7 +42,7 @@ from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from longshore.scheduling.buying.options import windows_to_ask
 from longshore.scheduling.buying.unverifiable_constraints import why_unverifiable
 from longshore.scheduling.deadline import start_by
-from longshore.scheduling.funding.where_paid import up_to_paid, where_paid
+from longshore.scheduling.funding.where_paid import as_bought
 
 ANSWER_WITHIN = 30.0
 """Seconds that a market has for all of its answers."""
@@ -84,7 +84,7 @@ async def read_need(connection: AsyncConnection, spec: PoolSpec) -> PoolNeed:
     bought = await _bought_for(connection, pool)
     queue = [entry.request for entry in await load_queue(connection, pool) if not entry.held]
     funding = spec.packing.funding
-    queue = up_to_paid(where_paid(queue, funding, everyone=True), funding)
+    queue = as_bought(queue, funding)
     nodes = await load_nodes(connection, pool)
     requests, nodes = await with_locality(connection, pool, spec.packing, queue, nodes)
     jobs = tuple(

@@ -69,9 +69,10 @@ def at_best(room: Room, use: Use) -> tuple[Use, Cover]:
 
 
 def _nearness(room: Room, use: Use, found: Cover) -> tuple[float, ...]:
-    """Return the key that has the nearest envelopes first, and what is missing last."""
+    """Return the key that has the nearest envelopes first, and what is missing last; of that what
+    no envelope is for."""
     if not found.funded:
-        return 1, found.missing
+        return 1, found.missing, found.code is FundingCode.NO_ENVELOPE
     places = [room.place[charge.envelope] for charge in found.charges]
     steps = [room.tree.steps(use.tenant, room.owner[place]) or OWN for place in places]
     unknown = not all(share.where.there for share in use.shares)

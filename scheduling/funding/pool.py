@@ -36,7 +36,7 @@ from longshore.scheduling.funding.sizes import (
 from longshore.scheduling.funding.split import Split, classes_of
 from longshore.scheduling.funding.taken_from import loses, takes_over
 from longshore.scheduling.funding.turns import fund
-from longshore.scheduling.funding.where_paid import grow_on, start_on
+from longshore.scheduling.funding.where_paid import buy_on, grow_on, start_on
 
 _DEEPEST = 4
 """How many jobs may wait for each other, that share with each other."""
@@ -138,6 +138,7 @@ def pool_funding(
         {use.job_id: _foreseen(covers[use.job_id]) for use in paid},
         only_on,
         loses(covers, takes),
+        buy_on(room, queue, paid, covers) if facts.buys else {},
     )
 
 

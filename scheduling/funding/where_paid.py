@@ -1,14 +1,14 @@
 """On which nodes a job is planned for which somebody pays: those that the envelopes are for that
 would pay. On others nobody does, and it would start unfunded there, or not at all."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from longshore.models.constraints import Constraint
 from longshore.models.funding import PaidOn, PoolFunding
 from longshore.models.job_request import JobRequest
-from longshore.scheduling.funding.cover import Cover
+from longshore.scheduling.funding.cover import Cover, cover, take
 from longshore.scheduling.funding.facts import Use, Where
-from longshore.scheduling.funding.kinds import Kinds, PoolKinds, alike
+from longshore.scheduling.funding.kinds import Kinds, PoolKinds, alike, at_kind
 from longshore.scheduling.funding.room import Attempt, Room
 from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.funding.split import Split
@@ -26,13 +26,16 @@ def where_paid(
     return [_narrowed(job, on) if on and (on.must or everyone) else job for job, on in asked]
 
 
-def up_to_paid(jobs: Iterable[JobRequest], funding: PoolFunding | None) -> list[JobRequest]:
-    """Return jobs as machines are bought for them: malleable ones are to have no more GPUs than
-    somebody pays for, and take as long as on so many."""
-    if funding is None or not funding.sizes:
+def as_bought(jobs: Iterable[JobRequest], funding: PoolFunding | None) -> list[JobRequest]:
+    """Return jobs as machines are bought for them: where somebody pays for them beside each other
+    (`buy_on`). Malleable ones are to have no more GPUs than somebody pays for, and take as long
+    as on so many."""
+    if funding is None:
         return list(jobs)
+    on = {**funding.only_on, **funding.buy_on}
+    asked = where_paid(jobs, funding._replace(only_on=on), everyone=True)
     sizes = funding.sizes
-    return [job.up_to(sizes[job.id]) if job.id in sizes else job for job in jobs]
+    return [job.up_to(sizes[job.id]) if job.id in sizes else job for job in asked]
 
 
 def paid_first(job: JobRequest, funding: PoolFunding | None) -> JobRequest | None:
@@ -77,6 +80,70 @@ def start_on(
             on = _narrow(use.kinds, groups[0], some)
             found[job.id] = on._replace(must=use.must_be_funded)
     return found
+
+
+def buy_on(
+    room: Room, queue: Iterable[JobRequest], paid: Sequence[Use], covers: Mapping[str, Cover]
+) -> dict[str, PaidOn]:
+    """Return on which nodes jobs of a queue are paid for beside each other, by job, where that is
+    so on fewer than somebody would pay for it on: one envelope is not to have nodes bought for
+    two of them. Each keeps the nodes that its cover is for, and others as far as there is room
+    beside all covers; that room is its own then.
+    """
+    several = {use.job_id: use for use in paid if len(covers[use.job_id].on) > 1}
+    taken = {(use.job_id, use.attempt) for use in paid}
+    found: dict[str, PaidOn] = {}
+    for job in queue if several and len(paid) > 1 else ():
+        use = several.get(job.id)
+        if use is None:
+            continue
+        groups = covers[job.id].on
+        kept = list(_beside_others(room, use, covers[job.id], taken))
+        if len(kept) < len(groups):
+            kept = kept if job.gang is None else list(_one_type_each(kept))
+            some = [where for group in kept for where in group]
+            found[job.id] = _narrow(use.kinds, kept[0], some)._replace(must=use.must_be_funded)
+    return found
+
+
+def _beside_others(room: Room, use: Use, found: Cover, taken: set[Attempt]) -> Iterator[Kinds]:
+    """Yield the nodes on which a job is paid for beside the covers of all others, and have that
+    hold."""
+    others = [at_kind(use, group[0]) for group in found.on[1:]]
+    amounts = [_amounts(_covered_alone(room, other)) for other in others]
+    known = {_amounts(found): True}
+    yield found.on[0]
+    for number, (group, other, pays) in enumerate(zip(found.on[1:], others, amounts, strict=True)):
+        if pays not in known:
+            another = other._replace(attempt=-1 - number)
+            more = cover(room, another)
+            lost = {(each.charge.job_id, each.charge.attempt) for each in more.recalls}
+            known[pays] = more.funded and taken.isdisjoint(lost)
+            if known[pays]:
+                take(room, another, more)
+                taken.add((another.job_id, another.attempt))
+        if known[pays]:
+            yield group
+
+
+def _covered_alone(room: Room, use: Use) -> Cover:
+    """Return who would pay for a job if what pays for it now did not."""
+    attempt = use.job_id, use.attempt
+    own = [paid.charge for paid in room.held.get(attempt, {}).values()]
+    before = room.uses.pop(attempt, None)
+    for charge in own:
+        room.remove(charge)
+    found = cover(room, use)
+    if before is not None:
+        room.uses[attempt] = before
+    for charge in own:
+        room.add(charge)
+    return found
+
+
+def _amounts(found: Cover) -> tuple[tuple[int, int], ...]:
+    """Return how much which envelopes pay."""
+    return tuple(sorted((charge.envelope, charge.amount) for charge in found.charges))
 
 
 def grow_on(

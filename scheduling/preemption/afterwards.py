@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
 from longshore.models.job_request import JobRequest
+from longshore.models.preemption import RunningWork
 from longshore.scheduling.preemption.candidates import Candidate, Candidates
 from longshore.scheduling.preemption.costs import cost_of
 from longshore.scheduling.preemption.what_if import Out, WhatIfCluster, gains_of
@@ -43,7 +44,7 @@ def cheapest_afterwards(
 
 
 def waits_after(
-    cluster: WhatIfCluster, job: JobRequest, out: Out, stopped: Iterable[Candidate]
+    cluster: WhatIfCluster, job: JobRequest, out: Out, stopped: Iterable[RunningWork]
 ) -> dict[str, timedelta]:
     """Return how long those of `stopped` wait with the job where it goes once all of `out` are
     gone, and with each other."""
@@ -53,7 +54,7 @@ def waits_after(
         cluster.remove(out)
         cluster.put(job, gains)
         for one in sorted(stopped, key=_turn):
-            request = one.work.request
+            request = one.request
             if cluster.fits(request):
                 cluster.put(request, gains_of(cluster.decide(request)))
                 waits[one.id] = timedelta(0)
@@ -74,5 +75,6 @@ def _cost(one: Candidate, waits: Waits) -> int:
     )
 
 
-def _turn(one: Candidate) -> tuple[int, float, str]:
-    return -one.work.request.priority, one.submitted, one.id
+def _turn(one: RunningWork) -> tuple[int, float, str]:
+    submitted = (one.request.submitted_at or one.started_at).timestamp()
+    return -one.request.priority, submitted, one.id

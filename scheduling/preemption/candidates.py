@@ -206,7 +206,9 @@ class Candidates:
         gives_up = job.gpus if missing is None else min(max(missing, 1), job.gpus)
         if known.part:
             gives_up = min(gives_up, known.frees)
-        shrinks = known.part or known.work.without(gives_up) is not None
+        # Beside a sensitive job nobody stays on its nodes.
+        may_stay = not job.sensitive and known.work.without(gives_up) is not None
+        shrinks = known.part or may_stay
         alone = _NO_WAIT if shrinks else min(self._wait(known), self.longest_wait(known.work, job))
         wait = max(alone, self._raised.get(known.id, _NO_WAIT))
         in_place = known.in_place if shrinks else None

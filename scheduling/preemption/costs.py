@@ -35,6 +35,7 @@ from longshore.scheduling.serving.running_engine import (
 
 _STAYS = "says that it is not preemptible"
 _HOUR = timedelta(hours=1)
+AT_ONCE = "runs elsewhere at once"
 _BANDS = (1, 4, 7, 10)
 """The first class of each band but the lowest."""
 
@@ -332,7 +333,7 @@ def _in_words(
 
 
 def _waits(wait: timedelta, cost: int) -> str:
-    waits = "runs elsewhere at once" if not wait else f"waits {format_duration(_whole(wait))}"
+    waits = AT_ONCE if not wait else f"waits {format_duration(_whole(wait))}"
     return f"{waits} ({amount(cost)})"
 
 

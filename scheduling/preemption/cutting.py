@@ -1,6 +1,7 @@
 """The plan for a job whose start is due: whom it has give way, step by step."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from operator import attrgetter
 
 from longshore.models.funding import PoolFunding
@@ -14,6 +15,7 @@ from longshore.models.preemption import (
     Victim,
 )
 from longshore.models.text import amount, listed
+from longshore.scheduling.preemption.afterwards import waits_after
 from longshore.scheduling.preemption.costs import victim_of
 from longshore.scheduling.preemption.due import (
     cuts,
@@ -112,17 +114,20 @@ class _Cutting(Scene):
         if len(whole) + len(early) > min(room, self.policy.max_victims):
             return None
         self._gives = {id: parts for id, parts in self._gives.items() if id not in whole}
-        victims = tuple(self._victim(self.works[id], job) for id in sorted((*whole, *early)))
-        plan = self._weighed(job, victims, _out(whole, early), None, ())
+        out = _out(whole, early)
+        stopped = [*whole, *(id for id in early if id not in self._parts)]
+        waits = dict.fromkeys(early, timedelta(0))  # who gives up a part goes on
+        waits |= waits_after(self.cluster, job, out, [self.works[id] for id in stopped])
+        victims = tuple(self._victim(self.works[id], waits[id], job) for id in sorted(waits))
+        plan = self._weighed(job, victims, out, None, ())
         lottery = Lottery(seed=seed, entries=asked, drawn=tuple(drawn))
         return plan.model_copy(update={"lottery": lottery})
 
     def _fits(self, job: JobRequest, whole: Sequence[str], early: Sequence[str]) -> bool:
         return self.cluster.fits(job, _out(whole, early))
 
-    def _victim(self, work: RunningWork, job: JobRequest) -> Victim:
-        wait = min(self._wait(work.request), job.expected_duration)
-        return victim_of(work, wait, self.policy, self.now)
+    def _victim(self, work: RunningWork, wait: timedelta, job: JobRequest) -> Victim:
+        return victim_of(work, min(wait, job.expected_duration), self.policy, self.now)
 
     def _by_payer(self, victims: Sequence[str], job: JobRequest) -> frozenset[str]:
         return frozenset(victims)  # its start is due

@@ -35,7 +35,7 @@ from longshore.scheduling.preemption.afterwards import (
     waits_after,
 )
 from longshore.scheduling.preemption.candidates import Candidate, Candidates, least_cost
-from longshore.scheduling.preemption.costs import probable_end, victim_of
+from longshore.scheduling.preemption.costs import AT_ONCE, probable_end, victim_of
 from longshore.scheduling.preemption.parts import Parts, parts_of, size_paid_for, size_without
 from longshore.scheduling.preemption.search import EXACT, Best, search
 from longshore.scheduling.preemption.stoppable import Stoppable
@@ -233,7 +233,7 @@ class Scene:
         if not at_once:
             return {}
         out = frozenset(one.id for one in chosen)
-        waits = waits_after(self.cluster, job, out, at_once)
+        waits = waits_after(self.cluster, job, out, [one.work for one in at_once])
         longest = {one.id: self.candidates.longest_wait(one.work, job) for one in at_once}
         return {id: min(wait, longest[id]) for id, wait in waits.items()}
 
@@ -282,7 +282,8 @@ class Scene:
             return victim
         if funding := self.cluster.packing.funding:
             left = size_paid_for(work, left, job.id, funding)
-        said = f"goes on with {count(left, 'GPU')} of {victim.gpus:g}; {victim.reason}"
+        reason = victim.reason.replace(AT_ONCE, "starts again at once")
+        said = f"goes on with {count(left, 'GPU')} of {victim.gpus:g}; {reason}"
         return victim.model_copy(update={"gpus_left": left, "reason": said})
 
     def _lost(self, shares: Iterable[RunningJob], gains: Sequence[GainedGPUs]) -> int:

@@ -222,6 +222,17 @@ def test_a_round_goes_on_with_the_next_cycle():
     assert [plan.job_id for plan in plans] == ["owner"]
 
 
+def test_of_two_that_are_drawn_and_have_room_for_one_elsewhere_the_other_waits() -> None:
+    works = [
+        fixed("a1", "node-a", range(4)),
+        fixed("b1", "node-a", range(4, 8)),
+        fixed("c1", "node-b", range(4), preemptible=False),
+    ]
+    (plan,) = planned(works, a_job("owner", 8, tenant="owner"), policy=LOTTERY)
+    assert plan.cut is Cut.LOTTERY
+    assert sorted(victim.requeue > 0 for victim in plan.victims) == [False, True]
+
+
 # --- the lottery
 
 

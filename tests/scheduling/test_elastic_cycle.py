@@ -174,6 +174,7 @@ def test_j17_one_group_is_given_up_for_two_gpus() -> None:
     assert victim.reason.startswith("goes on with 8 GPUs of 16; ")
     assert made.ways[0].title == "shrink j2 to 8 GPUs"
     assert made.reason.startswith("shrink j2 to 8 GPUs: it loses $")
+    assert "starts again at once" in victim.reason
 
 
 def test_a_shrink_is_taken_before_a_job_is_stopped_whole() -> None:
@@ -181,6 +182,20 @@ def test_a_shrink_is_taken_before_a_job_is_stopped_whole() -> None:
     assert (victim.job_id, victim.gpus_left) == ("j2", 8)
     (whole,) = shrinking(None, 8, beside=True).victims
     assert (whole.job_id, whole.gpus_left) == ("rigid", None)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_beside_a_sensitive_job_it_is_stopped_whole_and_waits(in_place: bool) -> None:
+    sizes = Malleable(min=8, max=16, step=8, in_place=in_place)
+    saves = saved(MINUTE).model_copy(update={"saves_while_running": True})
+    works = [a_work("e", {"n1": range(16)}, malleable=sizes, checkpoint=saves)]
+    job = a_job("k", 2, priority=9, sensitive=True)
+    nodes = nodes_with(works, [a_node("n1", gpus=16, conformance="new")])
+    (made,) = plan_preemptions([job], nodes, works, RULES, POLICY, NOW)
+    (victim,) = made.victims
+    assert victim.gpus_left is None
+    assert victim.requeue > 0
+    assert "waits 1h" in victim.reason, victim.reason
 
 
 @pytest.mark.parametrize("in_place", [True, False])

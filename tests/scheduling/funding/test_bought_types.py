@@ -7,10 +7,11 @@ import pytest
 from longshore.models.buying import BuyingRule
 from longshore.models.job_request import JobRequest
 from longshore.models.topology import Gang
-from longshore.scheduling.funding.where_paid import where_paid
+from longshore.scheduling.funding.pool import pool_funding
+from longshore.scheduling.funding.where_paid import as_bought, where_paid
 from tests.scheduling.funding.test_kinds import WAITS, A, a_kind, facts, found_for, goes_to
 from tests.support import buying
-from tests.support.packing import a_job
+from tests.support.packing import NOW, a_job
 
 TWO: dict[str, dict[str, Any]] = {
     "a": {"gpus": 2, "gpu_type": "B300"},
@@ -69,3 +70,43 @@ def test_types_with_other_labels_each_are_not_named_together():
 def test_what_is_too_small_is_not_asked_for():
     job = planned(TWO | {"a": {"gpus": 1, "gpu_type": "B300"}})
     assert goes_to(job, B300, L40S) == {L40S}
+
+
+@pytest.mark.parametrize(
+    ("b300", "l40s", "jobs", "to"),
+    [
+        (2, 2, 1, ["both"]),
+        (2, 2, 2, ["B300", "L40S"]),
+        (4, 2, 2, ["both", "B300"]),
+        (2, 4, 2, ["both", "L40S"]),
+        (4, 4, 2, ["both", "both"]),
+        (4, 4, 3, ["both", "B300", "L40S"]),
+        (2, 2, 3, ["B300", "L40S", "nowhere"]),
+    ],
+)
+@pytest.mark.parametrize("there", [False, True])
+def test_for_jobs_that_wait_together_no_more_is_bought_of_a_type_than_is_paid_for(
+    b300: int, l40s: int, jobs: int, to: list[str], there: bool
+):
+    """Each would take the cheaper type: then one of two had nobody who paid for it."""
+    envelopes = {"b": {"gpus": b300, "gpu_type": "B300"}, "l": {"gpus": l40s, "gpu_type": "L40S"}}
+    nodes = (B300, L40S) if there else (A,)
+    queue = [a_job(f"j{n}", 2, tenant="red", vram_per_gpu=0) for n in range(jobs)]
+    given = facts(envelopes, *nodes, buys=True)
+    found = pool_funding(given, "pool", queue, {job.id: WAITS for job in queue}, NOW)
+    words = {frozenset({B300, L40S}): "both", frozenset({B300}): "B300", frozenset({L40S}): "L40S"}
+    asked = as_bought(queue, found)
+    assert [
+        words[frozenset(goes_to(job, B300, L40S))] if found.of(job.id).funded else "nowhere"
+        for job in asked
+    ] == to
+    others = where_paid(queue, found)
+    assert goes_to(others[0], B300, L40S) == {B300, L40S}, "what is there is taken as it is free"
+
+
+def test_where_all_is_used_up_it_is_told_of_the_envelopes_and_not_of_other_types():
+    queue = [a_job(f"j{n}", 2, tenant="red", vram_per_gpu=0) for n in range(2)]
+    given = facts({"l": {"gpus": 2, "gpu_type": "L40S"}}, A, buys=True)
+    found = pool_funding(given, "pool", queue, {}, NOW)
+    assert found.of("j0").funded
+    assert "NO_ROOM" in found.unfunded["j1"]
