@@ -17,7 +17,7 @@ from longshore.models.errors import UnsatisfiableError
 from longshore.models.gguf import GGUFHeader
 from longshore.models.model_memory import CacheType, Serving
 from longshore.scheduling.serving.memory import estimate, most_that_fit
-from tests.support.gguf_models import Model, write
+from tests.support.gguf_models import Model, Packed, write
 from tests.support.llama_engine import MIB, allocated
 
 _BASE = Model(layers=6, width=512, heads=8, key_heads=2, inner=1024, vocabulary=2000)
@@ -29,6 +29,8 @@ MODELS = {
     "llama": _BASE,
     "llama-q8_0": replace(_BASE, type=_TYPES.Q8_0),
     "llama-q4_0": replace(_BASE, type=_TYPES.Q4_0),
+    "llama-q1_0": replace(_BASE, type=Packed.Q1_0),
+    "llama-q2_0": replace(_BASE, type=Packed.Q2_0),
     "llama-tied": replace(_BASE, tied=True),
     "llama-experts": replace(_BASE, experts=8, used=2),
     "llama-without-kv-heads": replace(_BASE, key_heads=None),

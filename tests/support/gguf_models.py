@@ -4,6 +4,7 @@ An engine loads them, and answers with nonsense that is the same each time.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,18 @@ _STATES = 16
 """Numbers that a recurrent layer keeps for each of its own."""
 RANK, NOPE, ROPE = 128, 64, 32
 """Of latent attention: numbers of a compressed row, and of a head without and with position."""
+
+
+class Packed(IntEnum):
+    """Types of tensors whose weights the package `gguf` cannot write: all are 0."""
+
+    Q1_0 = 41
+    Q2_0 = 42
+
+
+_BLOCKS = {Packed.Q1_0: (128, 18), Packed.Q2_0: (64, 18)}
+"""Weights in a block, and its bytes: as llama.cpp has them, which is asked in tests/serving."""
+gguf.constants.GGML_QUANT_SIZES.update(_BLOCKS)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,12 @@ def write(model: Model, path: Path, seed: int | None = 0) -> Path:
         )
         if model.type is gguf.GGMLQuantizationType.F16:
             writer.add_tensor(name, weights.astype(np.float16))
+        elif isinstance(model.type, Packed):
+            block, size = _BLOCKS[model.type]
+            writer.add_tensor(
+                name, np.zeros((*shape[:-1], shape[-1] // block * size), np.uint8),
+                raw_dtype=model.type,  # pyright: ignore[reportArgumentType]
+            )  # fmt: skip
         else:
             writer.add_tensor(
                 name, gguf.quants.quantize(weights, model.type), raw_dtype=model.type
