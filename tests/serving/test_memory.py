@@ -70,6 +70,8 @@ UNKNOWN = {
         _BASE, architecture="exaone4", layers=64, width=64, inner=64, vocabulary=300, window=4096
     ),
     "mamba2": replace(_BASE, architecture="mamba2"),
+    # Its header says that it has 0 heads.
+    "rwkv6": replace(_BASE, architecture="rwkv6"),
 }
 """Models of architectures that are not known: what they need is bounded."""
 WAYS = {
@@ -132,7 +134,7 @@ def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> N
     ("name", "way"),
     [
         *product(("mamba2",), ("many-requests", "more-requests-than-tokens")),
-        ("lfm2", "many-requests"),
+        *product(("lfm2", "rwkv6"), ("plain", "many-requests")),
         ("exaone4", "plain"),
     ],
 )
