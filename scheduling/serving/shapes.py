@@ -53,7 +53,8 @@ def shape_of(header: GGUFHeader) -> Shape:
         raise UnsatisfiableError(
             f"{named(header)}.block_count is {layers:,}; {_MOST_LAYERS:,} are the most"
         )
-    if not any(size_of(header, key, 0) for key in _STATE_ALONE):
+    has_heads = header.architecture in ATTENDING | LATENT
+    if has_heads or not any(size_of(header, key, 0) for key in _STATE_ALONE):
         needed_size(header, "attention.head_count")
     heads = per_layer(header, "attention.head_count", layers)
     # A header that says nothing of KV heads means as many as heads (so does llama.cpp).

@@ -255,6 +255,17 @@ def test_what_is_missing_is_named(changed: dict[str, Any], why: str) -> None:
         estimate(replace(header, keys={**header.keys, **changed}), Serving())
 
 
+@pytest.mark.parametrize("key", ["ssm.state_size", "wkv.head_size"])
+@pytest.mark.parametrize("name", ["deepseek2", "llama"])
+def test_a_state_stands_for_no_heads_where_each_layer_has_heads(name: str, key: str) -> None:
+    """Else its cache would be said to be nothing, and to be exact."""
+    header = header_like(MODELS[name])
+    none = {f"{name}.attention.{each}": 0 for each in ("head_count", "head_count_kv")}
+    keys = {**header.keys, f"{name}.{key}": 16, **none}
+    with pytest.raises(UnsatisfiableError, match="head_count is missing, or not above"):
+        estimate(replace(header, keys=keys), Serving())
+
+
 @pytest.mark.parametrize(
     ("name", "changed", "why"),
     [
