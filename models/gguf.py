@@ -40,6 +40,8 @@ TENSOR_TYPES: Mapping[int, tuple[str, int, int]] = {
     35: ("TQ2_0", 256, 66),
     39: ("MXFP4", 32, 17),
     40: ("NVFP4", 64, 36),
+    41: ("Q1_0", 128, 18),
+    42: ("Q2_0", 64, 18),
 }
 """By number: name, weights in a block, bytes of a block (ggml.h and ggml-common.h, 2026-11)."""
 

@@ -1,6 +1,6 @@
 """One model in full: in which sizes an engine of it may run, and which nodes have room."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -39,17 +39,24 @@ async def model_in_full(connection: AsyncConnection, name: str) -> ModelView:
         return found
     seen = await measured_memory(connection, engine)
     service = ServiceSpec(name=_SERVICE, model=name)
-    gpu_memory = await largest_gpu(connection, None)
-    jobs = in_sizes(service, engine, sizes, seen, gpu_memory)
-    return found.model_copy(update={"seen": seen, "sizes": await _with_room(connection, jobs)})
+
+    async def jobs_in(pool: str | None) -> list[JobSpec]:
+        gpu_memory = await largest_gpu(connection, pool)
+        return in_sizes(service, engine, sizes, seen, gpu_memory)
+
+    return found.model_copy(update={"seen": seen, "sizes": await _with_room(connection, jobs_in)})
 
 
-async def _with_room(connection: AsyncConnection, jobs: Sequence[JobSpec]) -> tuple[SizeView, ...]:
+async def _with_room(
+    connection: AsyncConnection, jobs_in: Callable[[str | None], Awaitable[list[JobSpec]]]
+) -> tuple[SizeView, ...]:
+    """Return the sizes; `jobs_in` are their jobs as they would be in a pool, or in none."""
     now = await clock(connection)
-    asked = [JobRequest.of(_SERVICE, job, now, 1) for job in jobs]
+    jobs = await jobs_in(None)
     has_room: list[list[str]] = [[] for _ in jobs]
     holds: list[list[str]] = [[] for _ in jobs]
     for pool in list(await connection.scalars(text(_POOLS))):
+        asked = [JobRequest.of(_SERVICE, job, now, 1) for job in await jobs_in(pool)]
         nodes = await load_nodes(connection, pool)
         try:
             policy = (await load_pool(connection, pool)).packing

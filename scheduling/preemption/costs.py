@@ -63,7 +63,7 @@ def why_not(
     """
     if job.fills:
         return RejectedVictim(job_id=work.id, reason=FILLS)
-    right = right_over(work.id, job.id, funding)
+    right = right_of(work, job, policy, now, funding)
     if right is Right.NONE:
         return RejectedVictim(job_id=work.id, reason=says_payer(work.id, funding))
     if right is Right.FIRST:
@@ -75,6 +75,24 @@ def why_not(
     if reason:
         return RejectedVictim(job_id=work.id, reason=reason)
     return why_spared(work, policy, now)
+
+
+def right_of(
+    work: RunningWork,
+    job: JobRequest,
+    policy: PreemptionPolicy,
+    now: datetime,
+    funding: PoolFunding | None,
+) -> Right:
+    """Return by what right `job` may have a running one stopped.
+
+    No payer keeps an engine that nobody uses: nobody misses it, and nobody is stopped for it in
+    turn.
+    """
+    right = right_over(work.id, job.id, funding)
+    if right is Right.NONE and is_idle(work, policy, now) and not is_like(work, job):
+        return Right.CLASS
+    return right
 
 
 def stays(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> str | None:

@@ -22,9 +22,9 @@ from longshore.models.preemption import (
     RunningWork,
 )
 from longshore.models.text import count, listed
-from longshore.scheduling.preemption.costs import why_spared
+from longshore.scheduling.preemption.costs import right_of, why_spared
 from longshore.scheduling.preemption.parts import Parts, shrunk_to, spares_of
-from longshore.scheduling.preemption.payers import Right, right_over
+from longshore.scheduling.preemption.payers import Right
 
 _DIGITS = 16
 _NAMED = 4
@@ -56,7 +56,7 @@ def gives_up(
     """Return what jobs that another pays for give up for one whose start is due."""
     found: dict[str, Parts] = {}
     for work in works:
-        if not _is_asked(work, job, funding):
+        if not _is_asked(work, job, funding, policy, now):
             continue
         parts = spares_of(work)
         may_shrink = work.malleable is not None and why_spared(work, policy, now) is None
@@ -78,20 +78,26 @@ def entries(
     or ends soon, takes no part."""
     found: dict[str, list[str]] = {}
     for work in works:
-        if _is_asked(work, job, funding) and why_spared(work, policy, now) is None:
+        if _is_asked(work, job, funding, policy, now) and why_spared(work, policy, now) is None:
             found.setdefault(work.tenant, []).append(work.id)
     return tuple(
         LotteryEntry(tenant=tenant, jobs=tuple(sorted(found[tenant]))) for tenant in sorted(found)
     )
 
 
-def _is_asked(work: RunningWork, job: JobRequest, funding: PoolFunding) -> bool:
+def _is_asked(
+    work: RunningWork,
+    job: JobRequest,
+    funding: PoolFunding,
+    policy: PreemptionPolicy,
+    now: datetime,
+) -> bool:
     """Return whether a running job is one that budgets, and classes, protect from another. One for
     which others gave way itself is not asked while it runs: they would have each other stopped in
     turn."""
     if not work.preemptible or work.id in funding.first:
         return False
-    return right_over(work.id, job.id, funding) is Right.NONE
+    return right_of(work, job, policy, now, funding) is Right.NONE
 
 
 def seed_of(source: str) -> str:

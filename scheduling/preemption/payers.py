@@ -6,7 +6,7 @@ of who shares or lends are not stopped for who has it from them, of whatever cla
 decides between jobs that the same tenants pay for, and between those that nobody does. What
 somebody pays for is never stopped for a job that another pays for; nor for one that nobody pays
 for, unless that is of a higher class of its own tenant, and paid for then: else it would be
-stopped for it in turn.
+stopped for it in turn. Engines that nobody uses are left to `costs.right_of`.
 """
 
 from enum import Enum

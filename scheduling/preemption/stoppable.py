@@ -17,6 +17,7 @@ from longshore.models.preemption import PreemptionPolicy, RejectedVictim, Runnin
 from longshore.scheduling.preemption.costs import (
     is_lower,
     is_sure_to_save,
+    right_of,
     same_class,
     stays,
     why_not,
@@ -111,7 +112,7 @@ class Stoppable:
 
         def least(place: int) -> int:
             work = self._works[place]
-            right = right_over(work.id, job.id, self._funding)
+            right = right_of(work, job, self._policy, self._now, self._funding)
             if right is not Right.CLASS:
                 may = right is Right.FIRST and stays(work, self._policy, self._now) is None
                 return -1 if may else _NEVER

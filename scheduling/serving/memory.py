@@ -104,7 +104,7 @@ def most_that_fit(
     while least < most:
         tried = (least + most + 1) // 2
         wanted = serving.model_copy(update={"concurrency": tried})
-        if needs(wanted).total <= memory * 1e9:
+        if needs(wanted).total <= round(memory * 1e9):
             least = tried
         else:
             most = tried - 1

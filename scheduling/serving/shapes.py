@@ -18,6 +18,8 @@ ATTENDING = _PLAIN | WINDOWED
 KNOWN = ATTENDING | LATENT | _RECURRENT
 PACKED = frozenset({"phi3"})
 """The first matrix of a feed-forward part holds two."""
+_STATE_ALONE = ("ssm.state_size", "wkv.head_size")
+"""A model with one of these may have no heads: Mamba and RWKV say that they have 0."""
 _MOST_LAYERS = 10_000
 
 
@@ -51,8 +53,8 @@ def shape_of(header: GGUFHeader) -> Shape:
         raise UnsatisfiableError(
             f"{named(header)}.block_count is {layers:,}; {_MOST_LAYERS:,} are the most"
         )
-    recurrent = size_of(header, "ssm.state_size", 0) > 0
-    if not recurrent:
+    has_heads = header.architecture in ATTENDING | LATENT
+    if has_heads or not any(size_of(header, key, 0) for key in _STATE_ALONE):
         needed_size(header, "attention.head_count")
     heads = per_layer(header, "attention.head_count", layers)
     # A header that says nothing of KV heads means as many as heads (so does llama.cpp).

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.serving.examination import Examined
 from longshore.activities.serving.model_room import model_in_full
 from longshore.activities.serving.stored_models import (
@@ -222,3 +223,18 @@ async def test_where_a_model_has_room_and_where_it_would_when_nodes_are_empty(le
         await connection.execute(text(takes_none), {"ids": ["drained", "cordoned"]})
         (size, *_) = (await model_in_full(connection, "m")).sizes
     assert (size.nodes, size.when_empty) == (("free",), ("full",))
+
+
+async def test_room_is_for_its_part_of_the_gpus_of_each_pool(ledger: Ledger):
+    """A replica there counts so, however large the GPUs of another pool are."""
+    await store(ledger, model("m", memory=40))
+    for node in ("shared", "large"):
+        await ledger.register(node, gpus=1)
+    await ledger.add_job("job")
+    await ledger.place("job", node="shared", milli=600)
+    async with ledger.database.transaction() as connection:
+        await ensure_pool(connection, "other")
+        await connection.execute(text("UPDATE nodes SET pool = 'other' WHERE id = 'large'"))
+        await connection.execute(text("UPDATE gpus SET vram_mb = 192000 WHERE node_id = 'large'"))
+        (size, *_) = (await model_in_full(connection, "m")).sizes
+    assert (size.nodes, size.when_empty) == (("large",), ("shared",))

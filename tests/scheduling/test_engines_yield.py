@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.models.funding import Payer, PoolFunding
+from longshore.models.funding import ITSELF, Payer, PoolFunding
 from longshore.models.job_request import FILLS, EngineKey
 from longshore.models.packing import PackingPolicy, QueueOrder
 from longshore.models.preemption import PreemptionPlan, RunningEngine, RunningWork
 from longshore.scheduling import cycle
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.preemption.costs import why_not
+from longshore.scheduling.preemption.due import entries
 from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
 from longshore.scheduling.serving.running_engine import turn_at
 from longshore.scheduling.thresholds import not_bought_for
@@ -138,6 +139,40 @@ def test_an_engine_that_nobody_uses_leaves_for_that_of_another_model(priority: i
     assert [victim.job_id for victim in plan.victims] == ["e"]
     if priority == 5:
         assert plan.reason.startswith("stop e, which yields since nobody asks it: it loses $0.40")
+
+
+PAID, OTHER, NOBODY = (
+    Payer(frozenset({"a"})), Payer(frozenset({"b"})), Payer(frozenset({"b"}), funded=False),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("serves", [{}, asks_for("other")])
+@pytest.mark.parametrize(
+    ("theirs", "mine"), [(PAID, OTHER), (ITSELF, OTHER), (PAID, ITSELF), (PAID, NOBODY)]
+)
+def test_one_that_nobody_uses_leaves_whoever_pays_for_it(
+    theirs: Payer, mine: Payer, serves: dict[str, Any]
+):
+    """What somebody pays for is else stopped for no job that another pays for."""
+    funding = PoolFunding({"e": theirs, "asks": mine}, {}, frozenset())
+    policy = PackingPolicy(funding=funding)
+    for fields, leaves in ((IDLE, True), (IN_USE, False)):
+        work = an_engine("e", 0, fields)
+        job = a_job("asks", 1, **({"priority": 9} | serves))
+        plan = plan_preemption(
+            job, nodes_with([work], [a_node("n", gpus=1)]), [work], RULES, policy, NOW
+        )
+        assert [victim.job_id for victim in plan.victims] == ["e"] * leaves
+        assert (why_not(work, job, RULES, NOW, None, funding) is None) == leaves
+        assert bool(entries([work], job, funding, RULES, NOW)) != leaves
+
+
+def test_one_of_the_same_model_that_another_pays_for_stays():
+    funding = PoolFunding({"e": PAID, "asks": OTHER}, {}, frozenset())
+    job = a_job("asks", 1, **asks_for("chat", priority=9))
+    kept = why_not(an_engine("e", 0, IDLE), job, RULES, NOW, None, funding)
+    assert kept is not None
+    assert kept.reason == "is paid for by a"
 
 
 def test_it_does_not_for_one_of_its_own_model():

@@ -9,7 +9,7 @@ from typing import Any
 
 import gguf
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from longshore.activities.serving.gguf import read_header
@@ -17,7 +17,7 @@ from longshore.models.errors import UnsatisfiableError
 from longshore.models.gguf import GGUFHeader
 from longshore.models.model_memory import CacheType, Serving
 from longshore.scheduling.serving.memory import estimate, most_that_fit
-from tests.support.gguf_models import Model, write
+from tests.support.gguf_models import Model, Packed, write
 from tests.support.llama_engine import MIB, allocated
 
 _BASE = Model(layers=6, width=512, heads=8, key_heads=2, inner=1024, vocabulary=2000)
@@ -29,6 +29,8 @@ MODELS = {
     "llama": _BASE,
     "llama-q8_0": replace(_BASE, type=_TYPES.Q8_0),
     "llama-q4_0": replace(_BASE, type=_TYPES.Q4_0),
+    "llama-q1_0": replace(_BASE, type=Packed.Q1_0),
+    "llama-q2_0": replace(_BASE, type=Packed.Q2_0),
     "llama-tied": replace(_BASE, tied=True),
     "llama-experts": replace(_BASE, experts=8, used=2),
     "llama-without-kv-heads": replace(_BASE, key_heads=None),
@@ -68,6 +70,8 @@ UNKNOWN = {
         _BASE, architecture="exaone4", layers=64, width=64, inner=64, vocabulary=300, window=4096
     ),
     "mamba2": replace(_BASE, architecture="mamba2"),
+    # Its header says that it has 0 heads.
+    "rwkv6": replace(_BASE, architecture="rwkv6"),
 }
 """Models of architectures that are not known: what they need is bounded."""
 WAYS = {
@@ -130,7 +134,7 @@ def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> N
     ("name", "way"),
     [
         *product(("mamba2",), ("many-requests", "more-requests-than-tokens")),
-        ("lfm2", "many-requests"),
+        *product(("lfm2", "rwkv6"), ("plain", "many-requests")),
         ("exaone4", "plain"),
     ],
 )
@@ -150,6 +154,8 @@ def test_what_the_engine_allocates_of_an_unknown_architecture_is_no_more(
     st.sampled_from(sorted(MODELS)), st.integers(1, 20_000), st.integers(1, 40),
     st.sampled_from(CacheType),
 )  # fmt: skip
+# As GB, and back to bytes, its total was a part of a byte less.
+@example("gemma2-window-0", 9729, 32, CacheType.Q5_1)
 def test_more_is_never_said_to_need_less(
     name: str, context: int, requests: int, kind: CacheType
 ) -> None:
@@ -247,6 +253,17 @@ def test_what_is_missing_is_named(changed: dict[str, Any], why: str) -> None:
     header = header_like(MODELS["llama"])
     with pytest.raises(UnsatisfiableError, match=why):
         estimate(replace(header, keys={**header.keys, **changed}), Serving())
+
+
+@pytest.mark.parametrize("key", ["ssm.state_size", "wkv.head_size"])
+@pytest.mark.parametrize("name", ["deepseek2", "llama"])
+def test_a_state_stands_for_no_heads_where_each_layer_has_heads(name: str, key: str) -> None:
+    """Else its cache would be said to be nothing, and to be exact."""
+    header = header_like(MODELS[name])
+    none = {f"{name}.attention.{each}": 0 for each in ("head_count", "head_count_kv")}
+    keys = {**header.keys, f"{name}.{key}": 16, **none}
+    with pytest.raises(UnsatisfiableError, match="head_count is missing, or not above"):
+        estimate(replace(header, keys=keys), Serving())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ An engine loads them, and answers with nonsense that is the same each time.
 """
 
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,30 @@ import numpy as np
 _BYTES = 256
 """Tokens that are a byte each, after three with a meaning of their own."""
 _RECURRENT = ("mamba", "mamba2")
-_PLAIN = ("shortconv.conv.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")
+_PLAIN = (
+    "shortconv.conv.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight",
+    "time_mix_lerp_x.weight", "time_mix_lerp_fused.weight", "time_mix_first.weight",
+    "channel_mix_lerp_k.weight", "channel_mix_lerp_r.weight",
+)  # fmt: skip
 """Ends of the names of tensors that are never quantized."""
 _STATES = 16
 """Numbers that a recurrent layer keeps for each of its own."""
+_HEAD, _EXTRA = 64, 32
+"""Of RWKV: numbers of a head, and of what mixes a token with the one before."""
 RANK, NOPE, ROPE = 128, 64, 32
 """Of latent attention: numbers of a compressed row, and of a head without and with position."""
+
+
+class Packed(IntEnum):
+    """Types of tensors whose weights the package `gguf` cannot write: all are 0."""
+
+    Q1_0 = 41
+    Q2_0 = 42
+
+
+_BLOCKS = {Packed.Q1_0: (128, 18), Packed.Q2_0: (64, 18)}
+"""Weights in a block, and its bytes: as llama.cpp has them, which is asked in tests/serving."""
+gguf.constants.GGML_QUANT_SIZES.update(_BLOCKS)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 @dataclass(frozen=True)
@@ -71,6 +90,12 @@ def write(model: Model, path: Path, seed: int | None = 0) -> Path:
         )
         if model.type is gguf.GGMLQuantizationType.F16:
             writer.add_tensor(name, weights.astype(np.float16))
+        elif isinstance(model.type, Packed):
+            block, size = _BLOCKS[model.type]
+            writer.add_tensor(
+                name, np.zeros((*shape[:-1], shape[-1] // block * size), np.uint8),
+                raw_dtype=model.type,  # pyright: ignore[reportArgumentType]
+            )  # fmt: skip
         else:
             writer.add_tensor(
                 name, gguf.quants.quantize(weights, model.type), raw_dtype=model.type
@@ -99,6 +124,13 @@ def _keys(writer: Any, model: Model) -> None:
         writer.add_head_count(0)
         if model.architecture == "mamba2":
             writer.add_ssm_group_count(1)
+    elif model.architecture == "rwkv6":
+        writer.add_layer_norm_eps(1e-5)
+        writer.add_rescale_every_n_layers(6)
+        writer.add_wkv_head_size(_HEAD)
+        writer.add_time_mix_extra_dim(_EXTRA)
+        writer.add_time_decay_extra_dim(_EXTRA)
+        writer.add_head_count(0)
     elif model.architecture == "deepseek2":
         writer.add_head_count(model.heads)
         writer.add_head_count_kv(1 if model.latent else model.heads)
@@ -165,10 +197,13 @@ def _tensors(model: Model) -> list[tuple[str, tuple[int, ...]]]:
             (width,),
         ),
     ]
+    if model.architecture == "rwkv6":
+        found += [(f"token_embd_norm.{end}", (width,)) for end in ("weight", "bias")]
+        found.append(("output_norm.bias", (width,)))
     if not model.tied:
         found.append(("output.weight", (model.vocabulary, width)))
     for layer in range(model.layers):
-        recurrent = model.architecture in _RECURRENT
+        recurrent = model.architecture in (*_RECURRENT, "rwkv6")
         if model.architecture == "lfm2" and layer % 2 == 0:
             of_layer = _convolution(width)
         else:
@@ -273,6 +308,8 @@ def _convolution(width: int) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def _recurrent(model: Model) -> list[tuple[str, tuple[int, ...]]]:
+    if model.architecture == "rwkv6":
+        return _rwkv(model.width, model.inner)
     width, inner, states, rank = model.width, 2 * model.width, _STATES, model.width // 16
     if model.architecture == "mamba2":
         return [
@@ -297,6 +334,28 @@ def _recurrent(model: Model) -> list[tuple[str, tuple[int, ...]]]:
         ("ssm_a", (inner, states)),
         ("ssm_d", (inner,)),
         ("ssm_out.weight", (width, inner)),
+    ]
+
+
+def _rwkv(width: int, inner: int) -> list[tuple[str, tuple[int, ...]]]:
+    norms = ("attn_norm", "attn_norm_2", "time_mix_ln")
+    matrices = ("key", "value", "receptance", "gate", "output")
+    return [
+        *((f"{norm}.{end}", (width,)) for norm in norms for end in ("weight", "bias")),
+        *((f"time_mix_{name}.weight", (width, width)) for name in matrices),
+        ("time_mix_w1.weight", (5 * _EXTRA, width)),
+        ("time_mix_w2.weight", (5, width, _EXTRA)),
+        ("time_mix_lerp_x.weight", (1, 1, width)),
+        ("time_mix_lerp_fused.weight", (5, 1, 1, width)),
+        ("time_mix_first.weight", (width // _HEAD, _HEAD)),
+        ("time_mix_decay.weight", (width,)),
+        ("time_mix_decay_w1.weight", (_EXTRA, width)),
+        ("time_mix_decay_w2.weight", (width, _EXTRA)),
+        ("channel_mix_lerp_k.weight", (1, 1, width)),
+        ("channel_mix_lerp_r.weight", (1, 1, width)),
+        ("channel_mix_key.weight", (inner, width)),
+        ("channel_mix_value.weight", (width, inner)),
+        ("channel_mix_receptance.weight", (width, width)),
     ]
 
 
