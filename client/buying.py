@@ -38,6 +38,8 @@ class DryRun(Frozen):
     """What would let the pool buy, where limits keep it from that: all of it, with commands."""
     left_today_micro_usd: int | None = None
     """What the pool may still commit today; None without a limit."""
+    left_of_tenant_micro_usd: int | None = None
+    """What of that may be for the tenant of the job that was asked for; None without a limit."""
     simulated: bool = False
 
 
@@ -116,9 +118,14 @@ async def decide_on_pool(
         switched_on=spec.buying.enabled,
         not_yet=not_yet.why if not_yet else "",
         helps=what_helps(spec, decision.limits) if decision.limits else "",
-        left_today_micro_usd=None if caps.today is None else max(caps.today, 0),
+        left_today_micro_usd=_above_zero(caps.today),
+        left_of_tenant_micro_usd=_above_zero(caps.of_tenant(beside.tenant)) if beside else None,
         simulated=settings.market == "simulated",
     )
+
+
+def _above_zero(left: int | None) -> int | None:
+    return None if left is None else max(left, 0)
 
 
 def _as_if_on(policy: BuyingPolicy) -> BuyingPolicy:

@@ -43,6 +43,7 @@ from longshore.scheduling.cycle import foresee
 from longshore.scheduling.deadline import JobTimes, LikelyDuration, judge, start_by
 from longshore.scheduling.durations import with_learnt
 from longshore.scheduling.forecast import (
+    Left,
     as_if_begun,
     data_says,
     forecast_of,
@@ -108,14 +109,15 @@ async def forecast(
         if may_stop or deadline is not None:
             inputs = await read_inputs(connection, spec.pool, margins=settings.margins)
             inputs = await with_job(connection, inputs, spec, job.smallest, now)
-    bought, left, away, not_yet = None, None, "", ""
+    bought, left, away, not_yet = None, Left(), "", ""
     if pool.buying.enabled and not unpaid and alone.kind is not PlacementKind.EXISTING_NODE:
         latest = start_by(job, deadline, pool.buying, now)
         beside = UnmetJob(request=job, tenant=spec.tenant, start_by=latest)
         try:
             async with asyncio.timeout(MARKETS_WITHIN):
                 ran = await decide_on_pool(spec.pool, now, beside, settings, funding)
-            bought, left, not_yet = ran.decision, ran.left_today_micro_usd, ran.not_yet
+            bought, not_yet = ran.decision, ran.not_yet
+            left = Left(ran.left_today_micro_usd, ran.left_of_tenant_micro_usd, spec.tenant)
         except TimeoutError:
             away = f"the markets gave no price within {MARKETS_WITHIN:g} s"
         except LongshoreError as error:

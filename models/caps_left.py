@@ -94,3 +94,11 @@ class CapsLeft(Frozen):
     def today(self) -> int | None:
         """What may be committed today in all; None without a limit."""
         return min((cap.left for cap in self.caps if cap.of is CapOf.DAY), default=None)
+
+    def of_tenant(self, tenant: str) -> int | None:
+        """Return what may be committed today for a tenant, of its own caps and of the money of
+        budgets; None without a limit."""
+        own = (cap.left for cap in self.caps if cap.of is CapOf.TENANT and cap.name == tenant)
+        money = (self.budgets[name] for name in self.above.get(tenant, ()) if name in self.budgets)
+        budgets = (left for each in money for left in (each.day, each.month) if left is not None)
+        return min((*own, *budgets), default=None)

@@ -5,6 +5,7 @@ It is a look at one moment: jobs that wait already, and those that come meanwhil
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from longshore.models.buying import BuyDecision, PurchasePlan
 from longshore.models.data import DataSet, HeldData
@@ -23,6 +24,16 @@ _NAMED = 3
 """Jobs by name, of those that are stopped."""
 
 
+class Left(NamedTuple):
+    """What may still be committed today, in micro-dollars; None without a limit."""
+
+    pool: int | None = None
+    tenant: int | None = None
+    """For the job's own tenant."""
+    name: str = ""
+    """Of the tenant."""
+
+
 def forecast_of(
     job: JobRequest,
     pool: str,
@@ -30,7 +41,7 @@ def forecast_of(
     waiting: int,
     prices: Mapping[str, NodePrice],
     bought: BuyDecision | None,
-    left_today: int | None,
+    left: Left,
     now: datetime,
     stops: PreemptionPlan | None = None,
 ) -> Forecast:
@@ -38,8 +49,8 @@ def forecast_of(
 
     `alone` is where the packer would put it now, `waiting` how many jobs wait in its pool,
     `prices` those of nodes that were bought, `bought` what its pool would buy with it in its queue
-    (None where the pool does not buy), `left_today` micro-dollars that the pool may still commit
-    today, `stops` whom it would stop for the job.
+    (None where the pool does not buy), `left` what it may still commit today, `stops` whom it
+    would stop for the job.
     """
     if alone.kind is PlacementKind.EXISTING_NODE:
         return _starts(job, pool, alone, waiting, prices, now)
@@ -47,7 +58,7 @@ def forecast_of(
         return _preempts(job, stops, prices)
     plans = [plan for plan in bought.plans if job.id in plan.serves] if bought else []
     if plans:
-        return _buys(job, pool, plans, left_today)
+        return _buys(job, pool, plans, left)
     why = [f"would wait in pool {pool}: {alone.reason}"]
     if bought is not None and bought.reason:
         not_bought = bought.in_vain.get(job.id, bought.reason).removeprefix(WAIT)
@@ -245,25 +256,29 @@ def _paid(
     return 0, "nothing is bought for it"
 
 
-def _buys(
-    job: JobRequest, pool: str, plans: list[PurchasePlan], left_today: int | None
-) -> Forecast:
+def _buys(job: JobRequest, pool: str, plans: list[PurchasePlan], left: Left) -> Forecast:
     expected, most = sum(plan.expected_cost for plan in plans), sum(plan.most for plan in plans)
     others = {each for plan in plans for each in plan.serves} - {job.id}
     whom = f"it and {count(len(others), 'other job')}" if others else "it"
     ready = max(plan.ready_at for plan in plans)
     bought = " + ".join(map(_order, plans))
-    cap = (
-        "it has no cap for a day"
-        if left_today is None
-        else f"it may commit {dollars(left_today)} more today"
-    )
     return Forecast(
         kind=ForecastKind.BUYS,
         says=f"would have pool {pool} buy {bought} for {whom}: about {dollars(expected)}, at most "
-        f"{dollars(most)}, ready about {ready:%H:%M} UTC; {cap}",
+        f"{dollars(most)}, ready about {ready:%H:%M} UTC; {_says_left(left)}",
         expected_micro_usd=expected, most_micro_usd=most, ready_at=ready,
     )  # fmt: skip
+
+
+def _says_left(left: Left) -> str:
+    pool = (
+        "it has no cap for a day"
+        if left.pool is None
+        else f"it may commit {dollars(left.pool)} more today"
+    )
+    if left.tenant is None or (left.pool is not None and left.pool <= left.tenant):
+        return pool
+    return f"{pool}, for tenant {left.name} {dollars(left.tenant)}"
 
 
 def _order(plan: PurchasePlan) -> str:

@@ -19,7 +19,7 @@ from tests.support.control import a_spec
 async def test_a_submit_is_refused_where_what_would_be_bought_costs_more_than_it_may(
     buyer: Buyer, longshore: Longshore, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    await may_buy(buyer, caps={"per_day": "$50"})
+    await may_buy(buyer, caps={"per_day": "$50", "per_tenant_day": "$45"})
     api = Longshore(
         longshore.temporal, buyer.market.settings(state_dir=longshore.settings.state_dir)
     )
@@ -28,7 +28,7 @@ async def test_a_submit_is_refused_where_what_would_be_bought_costs_more_than_it
     assert found is not None
     assert (found.kind, found.simulated) == (ForecastKind.BUYS, True)
     assert f"would have pool {buyer.pool} buy 1 x 8x" in found.says
-    assert "it may commit $50.00 more today" in found.says
+    assert "it may commit $50.00 more today, for tenant default $45.00" in found.says
     assert 0 < (found.expected_micro_usd or 0) <= (found.most_micro_usd or 0)
     how = {"dry_run": False, "yes": False, "as_json": False}
     with pytest.raises(RefusedError, match=r"--max-cost is \$0\.01: nothing was submitted"):

@@ -248,6 +248,13 @@ OF_BUDGETS = CapsLeft(
 )
 
 
+def test_what_is_left_for_a_tenant_is_the_least_of_its_cap_and_of_budgets_above():
+    both = OF_BUDGETS.model_copy(update={"caps": caps_left(default=7, other=9).caps})
+    assert OF_BUDGETS.of_tenant("default") == micro_of("1.00")
+    assert (both.of_tenant("default"), both.of_tenant("other")) == (7, 9)
+    assert CapsLeft().of_tenant("default") is None
+
+
 @pytest.mark.parametrize(
     ("caps", "why", "held_by"),
     [

@@ -10,7 +10,7 @@ from longshore.models.data import DataSet, HeldData
 from longshore.models.forecast import ForecastKind, NodePrice
 from longshore.models.job import Tier
 from longshore.models.preemption import GainedGPUs, PreemptionPlan, Victim
-from longshore.scheduling.forecast import data_says, forecast_of, forecast_of_later
+from longshore.scheduling.forecast import Left, data_says, forecast_of, forecast_of_later
 from longshore.scheduling.packer import place
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 
@@ -38,14 +38,16 @@ def forecast(
     prices: dict[str, NodePrice] | None = None,
     bought: BuyDecision | None = None,
     waiting: int = 0,
-    left: int | None = None,
+    left: Left | None = None,
     stops: PreemptionPlan | None = None,
     **fields: Any,
 ):
     job = a_job("this", **fields)
     nodes = [a_node("node-a", busy=() if fits else range(8))]
     alone = place(job, nodes, POLICY, NOW)
-    return forecast_of(job, "red", alone, waiting, prices or {}, bought, left, NOW, stops)
+    return forecast_of(
+        job, "red", alone, waiting, prices or {}, bought, left or Left(), NOW, stops
+    )
 
 
 def test_it_starts_on_a_node_that_was_not_bought() -> None:
@@ -60,7 +62,7 @@ def test_a_lent_spare_costs_the_job_that_runs_there_nothing() -> None:
     alone = place(job, [a_node("node-a")], POLICY, NOW)
     alone = alone.model_copy(update={"borrowed_from": "wide"})
     prices = {"node-a": NodePrice(micro_per_gpu_hour=2 * DOLLAR, by_use=True)}
-    found = forecast_of(job, "red", alone, 0, prices, None, None, NOW)
+    found = forecast_of(job, "red", alone, 0, prices, None, Left(), NOW)
     assert (found.kind, found.expected_micro_usd) == (ForecastKind.STARTS, 0)
     assert found.says == (
         "would start now on node-a GPUs 0-1: that is a spare of wide, which lends and pays for it"
@@ -91,7 +93,7 @@ def test_paid_time_costs_nothing_more_and_says_until_when() -> None:
 def test_what_would_be_bought_for_it_is_told_with_its_caps() -> None:
     block = a_plan("this", "other", window=Window(start=NOW, end=NOW + 24 * HOUR))
     found = forecast(
-        fits=False, bought=decided(a_plan("this"), block, a_plan("other")), left=DOLLAR
+        fits=False, bought=decided(a_plan("this"), block, a_plan("other")), left=Left(DOLLAR)
     )
     assert (found.kind, found.most_micro_usd) == (ForecastKind.BUYS, 36 * DOLLAR)
     assert found.says == (
@@ -99,6 +101,23 @@ def test_what_would_be_bought_for_it_is_told_with_its_caps() -> None:
         "Nov 12:00 UTC for it and 1 other job: about $32.00, at most $36.00, ready about 12:08 "
         "UTC; it may commit $1.00 more today"
     )
+
+
+@pytest.mark.parametrize(
+    ("pool", "tenant", "says"),
+    [
+        (None, None, "it has no cap for a day"),
+        (None, 3, "it has no cap for a day, for tenant lab $3.00"),
+        (5, 3, "it may commit $5.00 more today, for tenant lab $3.00"),
+        (5, 9, "it may commit $5.00 more today"),
+    ],
+)
+def test_what_may_be_bought_for_its_tenant_is_told_where_that_is_less(
+    pool: int | None, tenant: int | None, says: str
+) -> None:
+    left = Left(pool and pool * DOLLAR, tenant and tenant * DOLLAR, "lab")
+    found = forecast(fits=False, bought=decided(a_plan("this")), left=left)
+    assert found.says.endswith(f"UTC; {says}")
 
 
 def test_a_job_that_others_are_stopped_for_is_told_whom_and_what_they_lose() -> None:
