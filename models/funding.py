@@ -228,9 +228,10 @@ class PoolFunding(NamedTuple):
     loses: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     """By job that waits, of those that run from which it has, or takes over, what pays for them:
     for how many of their GPUs nobody pays then."""
-    buy_on: Mapping[str, PaidOn] = MappingProxyType({})
-    """By job for which machines are bought on fewer nodes than `only_on`: on which, so that it
-    and all others of the queue would be paid for together."""
+    together_on: Mapping[str, PaidOn] = MappingProxyType({})
+    """By job that somebody would pay for beside all others of the queue on fewer nodes than
+    `only_on`: on which. Others are stopped for it, and machines bought, there alone. Empty where
+    nobody asked."""
 
     @classmethod
     def __get_pydantic_core_schema__(

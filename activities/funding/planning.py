@@ -192,7 +192,7 @@ async def with_funding(
     running = await load_running(connection, spec.name)
     now = await clock(connection)
     ordered = queue_order(queue, spec.packing, now, nodes, running)
-    packing = funded_by(spec.packing, spec.name, found, ordered, now, growing)
+    packing = funded_by(spec.packing, spec.name, found, ordered, now, growing, together=True)
     return spec.model_copy(update={"packing": packing})
 
 
@@ -218,7 +218,7 @@ async def funding_beside(
     running = await load_running(connection, pool.name)
     packing = pool.packing.model_copy(update={"funding": None})  # as where it is asked who pays
     ordered = queue_order(queue, packing, now, nodes, running)
-    return funded_by(packing, pool.name, funding, ordered, now).funding
+    return funded_by(packing, pool.name, funding, ordered, now, together=True).funding
 
 
 def funded_by(
@@ -228,11 +228,17 @@ def funded_by(
     ordered: Sequence[JobRequest],
     now: datetime,
     growing: Sequence[MayGrow] = (),
+    *,
+    together: bool = False,
 ) -> PackingPolicy:
-    """Return a policy with who pays for the jobs of its pool. The queue comes in its order."""
+    """Return a policy with who pays for the jobs of its pool. The queue comes in its order.
+
+    Who only starts jobs, as a cycle does, need not ask on which nodes they are paid for
+    `together`.
+    """
     found = pool_funding(
         funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors, growing,
-        funding.first, funding.shrunk, funding.freed,
+        funding.first, funding.shrunk, funding.freed, together=together,
     )  # fmt: skip
     return packing.model_copy(update={"funding": found})
 

@@ -36,7 +36,7 @@ from longshore.scheduling.funding.sizes import (
 from longshore.scheduling.funding.split import Split, classes_of
 from longshore.scheduling.funding.taken_from import loses, takes_over
 from longshore.scheduling.funding.turns import fund
-from longshore.scheduling.funding.where_paid import buy_on, grow_on, start_on
+from longshore.scheduling.funding.where_paid import grow_on, start_on, together_on
 
 _DEEPEST = 4
 """How many jobs may wait for each other, that share with each other."""
@@ -67,6 +67,8 @@ def pool_funding(
     first: frozenset[str] = frozenset(),
     shrunk: Mapping[str, int] = MappingProxyType({}),
     freed: frozenset[str] = frozenset(),
+    *,
+    together: bool = False,
 ) -> PoolFunding:
     """Return who pays for what runs, and who would for the jobs of a queue, which come in its
     order. Each takes its room at its turn, of budgets and of hard quotas (`walls`), whether it is
@@ -74,7 +76,8 @@ def pool_funding(
     due (`first`) or for who pays for them (`freed`). `factors` go with it as they are.
     Who was `shrunk` to the part of it that is paid for has that part first, and no more.
 
-    `growing` are malleable jobs that run, in the order in which they may grow.
+    `growing` are malleable jobs that run, in the order in which they may grow. `together` asks on
+    which nodes all that somebody would pay for are paid for beside each other.
     """
     over, left = at_quotas(walls, queue)
     funded, room = evaluated(facts, now)
@@ -138,7 +141,7 @@ def pool_funding(
         {use.job_id: _foreseen(covers[use.job_id]) for use in paid},
         only_on,
         loses(covers, takes),
-        buy_on(room, queue, paid, covers) if facts.buys else {},
+        together_on(room, queue, paid, covers) if together else {},
     )
 
 

@@ -18,22 +18,23 @@ def where_paid(
     jobs: Iterable[JobRequest], funding: PoolFunding | None, *, everyone: bool = False
 ) -> list[JobRequest]:
     """Return jobs as they are planned: those that start only where somebody pays ask for nodes on
-    which that is so. Who has others stopped, or has nodes bought, is to be paid for there: then
-    `everyone` does that somebody would pay for."""
-    if funding is None or not funding.only_on:
+    which that is so. Who has others stopped, or has nodes bought, is to be paid for there, beside
+    all others of the queue: then `everyone` does that somebody would pay for."""
+    if funding is None:
         return list(jobs)
-    asked = ((job, funding.only_on.get(job.id)) for job in jobs)
+    paid_on = {**funding.only_on, **funding.together_on} if everyone else funding.only_on
+    if not paid_on:
+        return list(jobs)
+    asked = ((job, paid_on.get(job.id)) for job in jobs)
     return [_narrowed(job, on) if on and (on.must or everyone) else job for job, on in asked]
 
 
 def as_bought(jobs: Iterable[JobRequest], funding: PoolFunding | None) -> list[JobRequest]:
-    """Return jobs as machines are bought for them: where somebody pays for them beside each other
-    (`buy_on`). Malleable ones are to have no more GPUs than somebody pays for, and take as long
-    as on so many."""
-    if funding is None:
-        return list(jobs)
-    on = {**funding.only_on, **funding.buy_on}
-    asked = where_paid(jobs, funding._replace(only_on=on), everyone=True)
+    """Return jobs as machines are bought for them: where somebody pays for them. Malleable ones
+    are to have no more GPUs than somebody pays for, and take as long as on so many."""
+    asked = where_paid(jobs, funding, everyone=True)
+    if funding is None or not funding.sizes:
+        return asked
     sizes = funding.sizes
     return [job.up_to(sizes[job.id]) if job.id in sizes else job for job in asked]
 
@@ -82,13 +83,13 @@ def start_on(
     return found
 
 
-def buy_on(
+def together_on(
     room: Room, queue: Iterable[JobRequest], paid: Sequence[Use], covers: Mapping[str, Cover]
 ) -> dict[str, PaidOn]:
     """Return on which nodes jobs of a queue are paid for beside each other, by job, where that is
-    so on fewer than somebody would pay for it on: one envelope is not to have nodes bought for
-    two of them. Each keeps the nodes that its cover is for, and others as far as there is room
-    beside all covers; that room is its own then.
+    so on fewer than somebody would pay for it on: nodes are not to be bought, nor others stopped,
+    for two of them by one envelope. Each keeps the nodes that its cover is for, and others as far
+    as there is room beside all covers; that room is its own then.
     """
     several = {use.job_id: use for use in paid if len(covers[use.job_id].on) > 1}
     taken = {(use.job_id, use.attempt) for use in paid}

@@ -1,17 +1,21 @@
-"""Machines of each type that some envelope is for are bought for a job, whichever is for sale."""
+"""Machines of each type that some envelope is for are bought for a job, whichever is for sale. For
+several jobs no more is bought of a type, and nobody stopped, than is paid for."""
 
 from typing import Any
 
 import pytest
 
 from longshore.models.buying import BuyingRule
+from longshore.models.funding import Payer
 from longshore.models.job_request import JobRequest
 from longshore.models.topology import Gang
 from longshore.scheduling.funding.pool import pool_funding
 from longshore.scheduling.funding.where_paid import as_bought, where_paid
+from longshore.scheduling.preemption.plan import plan_preemptions
 from tests.scheduling.funding.test_kinds import WAITS, A, a_kind, facts, found_for, goes_to
 from tests.support import buying
-from tests.support.packing import NOW, a_job
+from tests.support.packing import NOW, POLICY, a_job, a_node
+from tests.support.preemption import RULES, a_work, nodes_with
 
 TWO: dict[str, dict[str, Any]] = {
     "a": {"gpus": 2, "gpu_type": "B300"},
@@ -93,7 +97,9 @@ def test_for_jobs_that_wait_together_no_more_is_bought_of_a_type_than_is_paid_fo
     nodes = (B300, L40S) if there else (A,)
     queue = [a_job(f"j{n}", 2, tenant="red", vram_per_gpu=0) for n in range(jobs)]
     given = facts(envelopes, *nodes, buys=True)
-    found = pool_funding(given, "pool", queue, {job.id: WAITS for job in queue}, NOW)
+    found = pool_funding(
+        given, "pool", queue, {job.id: WAITS for job in queue}, NOW, together=True
+    )
     words = {frozenset({B300, L40S}): "both", frozenset({B300}): "B300", frozenset({L40S}): "L40S"}
     asked = as_bought(queue, found)
     assert [
@@ -110,3 +116,24 @@ def test_where_all_is_used_up_it_is_told_of_the_envelopes_and_not_of_other_types
     found = pool_funding(given, "pool", queue, {}, NOW)
     assert found.of("j0").funded
     assert "NO_ROOM" in found.unfunded["j1"]
+
+
+def test_for_jobs_that_wait_together_others_are_stopped_where_each_is_paid_for():
+    """Both would stop who costs least, on the same type: one of them for a job without a payer."""
+    envelopes = {"b": {"gpus": 8, "gpu_type": "B300"}, "l": {"gpus": 8, "gpu_type": "L40S"}}
+    works = [
+        a_work(name, {name: range(8)}, price=price)
+        for name, price in (("l1", 100_000), ("l2", 200_000), ("b1", 4_000_000))
+    ]
+    types = {"l": "L40S", "b": "B300"}
+    nodes = nodes_with(works, [a_node(work.id, gpu_type=types[work.id[0]]) for work in works])
+    queue = [a_job(f"j{n}", 8, tenant="red", vram_per_gpu=0, priority=5) for n in range(2)]
+    asks = {job.id: WAITS for job in queue}
+    given = facts(envelopes, B300, L40S)
+    found = pool_funding(given, "pool", queue, asks, NOW, together=True)
+    nobody = Payer(frozenset({"blue"}), funded=False)
+    found = found._replace(payers={**found.payers, **{work.id: nobody for work in works}})
+    policy = POLICY.model_copy(update={"funding": found})
+    asked = where_paid(queue, found, everyone=True)
+    made = plan_preemptions(asked, nodes, works, RULES, policy, NOW)
+    assert {victim.job_id for plan in made for victim in plan.victims} == {"b1", "l1"}
