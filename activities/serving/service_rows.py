@@ -191,7 +191,7 @@ def _replica(row: RowMapping) -> Replica:
         job_id=row["job_id"], revision=row["revision"], created_at=row["created_at"],
         stage=stage_of(row), failed_last=failed_last(row),
         stopping=row["stopping_at"] is not None, failures=row["failures"],
-        leaves_at=row["expires_at"], node_drains=row["node_drains"],
+        leaves_at=row["expires_at"], node_drains=row["node_drains"], left_idle=row["left_idle"],
         load_time=timedelta(seconds=row["load_seconds"]),
     )  # fmt: skip
 
@@ -327,8 +327,10 @@ _NOTE_ENDS = """
 """
 _LIVE = """
     SELECT r.*, p.attempt AS placed_as, n.expires_at,
-           coalesce(n.state = 'DRAINING' AND n.clearing, false) AS node_drains
+           coalesce(n.state = 'DRAINING' AND n.clearing, false) AS node_drains,
+           r.attempt > 0 AND (q.request->'fills' = 'true') IS TRUE AS left_idle
       FROM replicas r
+      LEFT JOIN queue q ON q.job_id = r.job_id
       LEFT JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
       LEFT JOIN nodes n ON n.id = p.node_id
      WHERE r.service = :name AND r.ended_at IS NULL

@@ -47,6 +47,9 @@ class Replica:
     """False where it waits in one of several sizes, and no node holds that if it is empty."""
     held_otherwise: bool = False
     """Whether one would then hold another of its sizes."""
+    left_idle: bool = False
+    """Where it waits: whether it left its GPUs while nobody asked it, so that only free memory is
+    for it."""
     too_small: bool = False
     """Where it is not ready: whether one like it was seen to take more memory than it holds."""
 
@@ -225,7 +228,9 @@ def _replaced(facts: ServiceFacts, live: Sequence[Replica], going: dict[str, str
     ends = {each.job_id for each in found}
     found += _loading_on_drained(facts, [each for each in live if each.job_id not in ends], going)
     ready = [each for each in live if each.ready]
-    spare = len(ready) - max(facts.wanted - facts.unavailable, 0)
+    # Who left while nobody asked it was spare: nobody waits until it is back.
+    left = sum(each.left_idle and each.job_id not in going for each in live)
+    spare = len(ready) - max(facts.wanted - facts.unavailable - left, 0)
     order = sorted(
         (each for each in ready if each.job_id in going),
         key=lambda each: (

@@ -7,6 +7,7 @@ from sqlalchemy import text
 from longshore.activities.database import clock
 from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.serving.engine_order import ENGINES, load_engine_order
+from longshore.activities.serving.service_rows import facts_of, lock_service
 from longshore.activities.snapshot import load_place, load_queue
 from longshore.activities.usage import load_pool_to_plan
 from longshore.models.messages import LeaseEnd
@@ -77,6 +78,23 @@ async def test_one_that_left_while_idle_comes_before_one_that_is_prewarmed(
     first, second = await in_order(served)
     await changed("UPDATE replicas SET uses = 3 WHERE job_id = :id", second)
     assert await in_order(served) == [second, first]
+    await served.end()
+
+
+async def test_a_service_knows_which_of_its_replicas_left_while_nobody_asked(
+    served: RecordedService,
+):
+    """One that was never loaded, and is to fill free memory, has not left."""
+    first, second = await two_that_wait(served)
+    async with served.control.transaction() as connection:
+        for job_id in (first, second):
+            await connection.execute(text(_FILLS), {"id": job_id})
+        loaded = "UPDATE replicas SET attempt = 1 WHERE job_id = :id"
+        await connection.execute(text(loaded), {"id": first})
+        service = await lock_service(connection, served.name)
+        found = await facts_of(connection, service, None, await clock(connection))
+    left = {each.job_id: each.left_idle for each in found.replicas}
+    assert left == {first: True, second: False}
     await served.end()
 
 

@@ -150,6 +150,16 @@ def test_a_replica_on_a_node_that_drains_stays_until_another_is_ready():
     assert (plan(alone, NOW).start, stopped(alone)) == (0, ["a"])
 
 
+def test_one_that_left_while_nobody_asked_it_holds_up_no_drain():
+    """Nobody is stopped for it, so it may wait for long; the new one is ready in its place."""
+    drained, left = replica("a", node_drains=True), replica("b", stage=None, left_idle=True)
+    begun = facts(drained, left)
+    assert (plan(begun, NOW).start, stopped(begun)) == (1, [])
+    assert stopped(facts(drained, left, replica("c", stage=LOADING))) == []
+    assert stopped(facts(drained, left, replica("c"))) == ["a"]
+    assert stopped(facts(drained, replace(left, left_idle=False), replica("c"))) == []
+
+
 def test_where_a_drain_is_undone_what_is_not_replaced_yet_stays():
     young = replica("c", stage=LOADING, created_at=NOW)
     assert stopped(facts(replica("a"), replica("b"), young)) == ["c"]
@@ -238,7 +248,8 @@ class World:
             for each in self.facts.replicas
         ]
         lost = ready - sum(each.ready for each in replicas)
-        enough = self.facts.wanted - self.facts.unavailable
+        left = sum(each.left_idle and each.stage is None for each in self.facts.replicas)
+        enough = self.facts.wanted - self.facts.unavailable - left
         assert lost == 0 or ready - lost >= min(enough, ready), "too few are left"
         for _ in range(planned.start):
             self.number += 1
@@ -268,7 +279,9 @@ class World:
         for _ in range(200):
             self.look()
             replicas = tuple(
-                replace(each, stage=READY) for each in self.facts.replicas if not each.stopping
+                replace(each, stage=READY, left_idle=False)
+                for each in self.facts.replicas
+                if not each.stopping
             )
             self.facts = replace(self.facts, replicas=replicas, was_ready=True)
             self.now += timedelta(minutes=10)
@@ -280,7 +293,18 @@ class World:
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["look", "ready", "load", "lose", "end", "update", "scale", "drain", "undrain"]
+            [
+                "look",
+                "ready",
+                "load",
+                "lose",
+                "end",
+                "leave",
+                "update",
+                "scale",
+                "drain",
+                "undrain",
+            ]
         ),
         st.integers(0, 9),
     ),
@@ -299,9 +323,11 @@ def test_whatever_happens_the_number_is_kept_and_reached(
             case "look":
                 world.look()
             case "ready":
-                world.change(number, stage=READY)
+                world.change(number, stage=READY, left_idle=False)
             case "load":
-                world.change(number, stage=LOADING)
+                world.change(number, stage=LOADING, left_idle=False)
+            case "leave":
+                world.change(number, stage=None, left_idle=True)
             case "lose":
                 world.end(number, asked=False)
             case "end":
