@@ -60,14 +60,16 @@ def read_report(public: Path, last: EngineReport | None) -> EngineReport | None:
         return last
 
 
-def last_words(said: EngineReport | None, how: ProcessReport) -> EngineReport | None:
+def last_words(
+    said: EngineReport | None, how: ProcessReport, *, stopped: bool
+) -> EngineReport | None:
     """Return what an engine that has ended said last.
 
-    It has failed, too, where it could not say so: it never started, or was killed. None where it
-    said nothing, and nothing is wrong with it.
+    It has failed, too, where it could not say so: it never started, or was killed, and was not to
+    be `stopped`. None where it said nothing, and nothing is wrong with it.
     """
-    silent = said is None or said.stage is not EngineStage.FAILED
-    if not silent or how.stopped_for is not None or how.failure not in _FAILURES:
+    told = said is not None and said.stage is EngineStage.FAILED
+    if told or stopped or how.failure not in _FAILURES:
         return said
     return EngineReport(stage=EngineStage.FAILED, message=how.message)
 

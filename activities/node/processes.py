@@ -331,9 +331,11 @@ class Processes:
     async def _carry_out(self, run: Run) -> ProcessReport:
         """Take a claimed run from its start to its stored report."""
         report = await self.lifecycle.carry_out(run)
-        engine, said = run.request.spec.engine, last_words(run.progress().engine, report)
-        if engine and said:
-            self._ended_engines.append((run.record.key, engine, said))
+        if engine := run.request.spec.engine:
+            stopped = run.record.stop_reason is not None
+            said = last_words(run.progress().engine, report, stopped=stopped)
+            if said is not None:
+                self._ended_engines.append((run.record.key, engine, said))
         # Where the disk refuses, the run stays here and answers from memory.
         run.record = run.record.model_copy(update={"report": report})
         if await asyncio.to_thread(self.lifecycle.stored, run):
