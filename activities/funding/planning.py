@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -163,16 +163,21 @@ async def read_funding(
     gave_way = (await connection.execute(text(_FIRST), {"pool": pool})).all()
     first = frozenset(row.for_job for row in gave_way if row.cut)
     freed = frozenset(row.for_job for row in gave_way if not row.cut)
+    ids = [job_id for job_id in asks if job_id in freed]
+    rows = await connection.execute(text(_GETS), {"pool": pool, "ids": ids}) if ids else ()
+    asks |= {row.for_job: asks[row.for_job]._replace(gets=_kind(row)) for row in rows}
     shrunk = {
         row.job_id: row.gpus for row in await connection.execute(text(_SHRUNK), {"pool": pool})
     }
-    kinds = frozenset(
-        Kind(row.gpu_type, frozenset((stored_labels(row.labels) or {}).items()))
-        for row in await connection.execute(text(_KINDS), {"pool": pool})
-    )
+    kinds = frozenset(_kind(row) for row in await connection.execute(text(_KINDS), {"pool": pool}))
     buys = bool(await connection.scalar(text(_BUYS), {"pool": pool}))
     facts = facts._replace(kinds=kinds, buys=buys)
     return Funding(facts, asks, walls, factors, first, freed, shrunk)
+
+
+def _kind(row: Any) -> Kind:
+    """Return of what kind a node is, by its type of GPU and labels."""
+    return Kind(row.gpu_type, frozenset((stored_labels(row.labels) or {}).items()))
 
 
 async def with_funding(
@@ -322,6 +327,15 @@ _FIRST = """
       JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
       JOIN preemptions d ON (d.for_job, d.for_attempt) = (p.job_id, p.attempt)
      WHERE p.ended_at IS NULL AND jsonb_exists(d.plan, 'cut')
+"""
+
+_GETS = """
+    SELECT DISTINCT ON (d.for_job) d.for_job, n.gpu_type, n.labels
+      FROM preemptions d
+      JOIN queue q ON (q.job_id, q.attempt) = (d.for_job, d.for_attempt) AND q.pool = :pool
+      JOIN nodes n ON n.id = d.plan #>> '{gains,0,node_id}' AND n.gpu_type IS NOT NULL
+     WHERE d.for_job = ANY(:ids)
+     ORDER BY d.for_job, d.decided_at DESC
 """
 
 _KINDS = """

@@ -24,10 +24,8 @@ REPORT = "engine"
 """Name in the public folder of a run: what its engine says of itself."""
 _LONGEST = 20_000
 _POLL_EVERY = 0.5
-_FAILURES = (
-    FailureClass.USER, FailureClass.START, FailureClass.OUT_OF_MEMORY, FailureClass.NODE,
-)  # fmt: skip
-"""Of an engine that nobody stopped, and that was not cut off with its node."""
+_FAILURES = (FailureClass.USER, FailureClass.START, FailureClass.OUT_OF_MEMORY)
+"""That lie with an engine, and not with its node."""
 _log = logging.getLogger(__name__)
 
 

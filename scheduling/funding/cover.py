@@ -56,13 +56,15 @@ def cover(room: Room, use: Use) -> Cover:
 
 def at_best(room: Room, use: Use) -> tuple[Use, Cover]:
     """Return a job that may come to nodes of several kinds as one that comes to the best of them,
-    and who would pay for it there. The best is what the nearest envelopes pay for, as on a ladder;
-    or for which the least is missing."""
+    and who would pay for it there. The best is where others are stopped for it, if it is paid for
+    there; else what the nearest envelopes pay for, as on a ladder; or for which the least is
+    missing."""
     found: list[tuple[tuple[float, ...], Kinds, Use, Cover]] = []
     for group in alike(room, use):
         one = at_kind(use, group[0])
         cover = _covered(room, one)
-        found.append((_nearness(room, one, cover), group, one, cover))
+        lacks, *nearness = _nearness(room, one, cover)
+        found.append(((lacks, use.gets not in group, *nearness), group, one, cover))
     found.sort(key=lambda each: each[0])
     _, _, best, cover = found[0]
     return best, cover._replace(on=tuple(group for _, group, _, each in found if each.funded))

@@ -50,6 +50,8 @@ class Use(NamedTuple):
     kinds: tuple[Where, ...] = ()
     """Of one that waits, where it may come to nodes of several kinds: those. It is paid for on
     one of them, and `where` of its shares says nothing."""
+    gets: Where | None = None
+    """Of one that waits, and for which others are stopped: the kind of the nodes that it gets."""
 
     @property
     def must_be_funded(self) -> bool:

@@ -8,7 +8,7 @@ tells apart which a job may use are one.
 from collections.abc import Collection, Iterator
 
 from longshore.models.job_request import JobRequest
-from longshore.scheduling.funding.facts import Facts, Use, Where
+from longshore.scheduling.funding.facts import Facts, Kind, Use, Where
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.rungs import ladder_of
 
@@ -34,6 +34,10 @@ class PoolKinds:
             found = self._of[key] = self._found(job)
         return found
 
+    def place(self, kind: Kind) -> Where:
+        """Return where nodes of this pool are that have this type and labels."""
+        return self.reduced(Where(self._pool, kind.gpu_type, kind.labels))
+
     def reduced(self, where: Where) -> Where:
         """Return the kind of a node."""
         labels = frozenset(each for each in where.labels or () if each[0] in self._names)
@@ -41,7 +45,7 @@ class PoolKinds:
 
     def _found(self, job: JobRequest) -> Kinds:
         kinds = {
-            self.reduced(Where(self._pool, kind.gpu_type, kind.labels))
+            self.place(kind)
             for kind in self._facts.kinds
             if job.takes(kind.gpu_type) and _allows(job, dict(kind.labels))
         }

@@ -20,7 +20,15 @@ from longshore.models.placement import Decision
 from longshore.models.text import count
 from longshore.scheduling.funding.cover import Cover, cover
 from longshore.scheduling.funding.evaluate import evaluated
-from longshore.scheduling.funding.facts import Facts, Share, Use, Wall, Where, must_be_funded
+from longshore.scheduling.funding.facts import (
+    Facts,
+    Kind,
+    Share,
+    Use,
+    Wall,
+    Where,
+    must_be_funded,
+)
 from longshore.scheduling.funding.kept import Funded, KeptFunding
 from longshore.scheduling.funding.kinds import PoolKinds
 from longshore.scheduling.funding.ladder import OWN, Tree
@@ -48,6 +56,8 @@ class Asks(NamedTuple):
 
     terms: FundingTerms = FundingTerms()
     preemptible: bool = True
+    gets: Kind | None = None
+    """Where others are stopped for it: of what kind the nodes are that it gets."""
 
     @property
     def must_be_funded(self) -> bool:
@@ -352,7 +362,7 @@ def _waiting(job: JobRequest, kinds: PoolKinds, asks: Asks, now: datetime) -> Us
     share = Share(0, its[0], tuple(range(least.gpus_held)), milli_of(least))
     return Use(
         job.id, job.attempt, job.tenant or "", now, (share,), asks.terms, asks.preemptible,
-        its if len(its) > 1 else (),
+        its if len(its) > 1 else (), kinds.place(asks.gets) if asks.gets else None,
     )  # fmt: skip
 
 

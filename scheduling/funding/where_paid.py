@@ -98,46 +98,45 @@ def together_on(
         use = several.get(job.id)
         if use is None:
             continue
-        groups = covers[job.id].on
-        kept = list(_beside_others(room, use, covers[job.id], taken))
+        on = covers[job.id].on
+        groups = on if job.gang is None else _one_type_each(on)
+        kept = list(_beside_others(room, use, covers[job.id], groups, taken))
         if len(kept) < len(groups):
-            kept = kept if job.gang is None else list(_one_type_each(kept))
             some = [where for group in kept for where in group]
             found[job.id] = _narrow(use.kinds, kept[0], some)._replace(must=use.must_be_funded)
     return found
 
 
-def _beside_others(room: Room, use: Use, found: Cover, taken: set[Attempt]) -> Iterator[Kinds]:
-    """Yield the nodes on which a job is paid for beside the covers of all others, and have that
-    hold."""
-    others = [at_kind(use, group[0]) for group in found.on[1:]]
-    amounts = [_amounts(_covered_alone(room, other)) for other in others]
-    known = {_amounts(found): True}
-    yield found.on[0]
-    for number, (group, other, pays) in enumerate(zip(found.on[1:], others, amounts, strict=True)):
-        if pays not in known:
-            another = other._replace(attempt=-1 - number)
-            more = cover(room, another)
-            lost = {(each.charge.job_id, each.charge.attempt) for each in more.recalls}
-            known[pays] = more.funded and taken.isdisjoint(lost)
-            if known[pays]:
-                take(room, another, more)
-                taken.add((another.job_id, another.attempt))
-        if known[pays]:
-            yield group
+def _beside_others(
+    room: Room, use: Use, found: Cover, groups: Sequence[Kinds], taken: set[Attempt]
+) -> Iterator[Kinds]:
+    """Yield the nodes of these on which a job is paid for beside the covers of all others, and
+    have that hold. It is on one kind of them in the end: what holds for it on one is not in its
+    own way on another."""
+    own = [(use.job_id, use.attempt)]
+    known = {_amounts(found)}
+    yield groups[0]
+    for number, group in enumerate(groups[1:], 1):
+        other = at_kind(use, group[0])._replace(attempt=-number)
+        more = _covered_without(room, other, own)
+        lost = {(each.charge.job_id, each.charge.attempt) for each in more.recalls}
+        if not more.funded or not taken.isdisjoint(lost):
+            continue
+        if _amounts(more) not in known:
+            known.add(_amounts(more))
+            take(room, other, more)
+            own.append((other.job_id, other.attempt))
+            taken.add((other.job_id, other.attempt))
+        yield group
 
 
-def _covered_alone(room: Room, use: Use) -> Cover:
-    """Return who would pay for a job if what pays for it now did not."""
-    attempt = use.job_id, use.attempt
-    own = [paid.charge for paid in room.held.get(attempt, {}).values()]
-    before = room.uses.pop(attempt, None)
-    for charge in own:
+def _covered_without(room: Room, use: Use, attempts: Iterable[Attempt]) -> Cover:
+    """Return who would pay for a job if what pays for these attempts did not."""
+    charges = [paid.charge for attempt in attempts for paid in room.held.get(attempt, {}).values()]
+    for charge in charges:
         room.remove(charge)
     found = cover(room, use)
-    if before is not None:
-        room.uses[attempt] = before
-    for charge in own:
+    for charge in charges:
         room.add(charge)
     return found
 

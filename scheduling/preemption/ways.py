@@ -256,15 +256,17 @@ def _any_in_use(yielding: Collection[str], engines: Mapping[str, bool]) -> bool:
 
 
 def with_victims(plan: PreemptionPlan, victims: tuple[Victim, ...]) -> PreemptionPlan:
-    """Return a plan to stop these jobs that says of each what becomes of it: some go on with a
-    part of what they hold."""
+    """Return a plan to stop these jobs that says of each what becomes of it, and what it loses
+    then: some go on with a part of what they hold."""
     before, title = _title(plan.victims), _title(victims)
+    cost = sum(victim.total for victim in victims)
+    told = {"title": title, "cost": cost}
     ways = tuple(
-        way.model_copy(update={"title": title}) if way.kind is WayKind.PREEMPT else way
-        for way in plan.ways
+        way.model_copy(update=told) if way.kind is WayKind.PREEMPT else way for way in plan.ways
     )
     reason = title + plan.reason.removeprefix(before)  # as `_sentence` begins
-    return plan.model_copy(update={"victims": victims, "ways": ways, "reason": reason})
+    update = {"victims": victims, "ways": ways, "reason": reason, "cost": cost}
+    return plan.model_copy(update=update)
 
 
 def _title(victims: Sequence[Victim]) -> str:

@@ -1,7 +1,7 @@
 """Which replicas of a service are started and stopped, and when an update is undone. Pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -132,7 +132,8 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
     live = [each for each in facts.replicas if not each.stopping]
     going = {each.job_id: why for each in live if (why := _why_replaced(facts, each, now))}
     staying = [each for each in live if each.job_id not in going]
-    stop = [*_surplus(facts, staying), *_replaced(facts, live, going)]
+    stop = _surplus(facts, staying)
+    stop += _replaced(facts, live, going, {each.job_id for each in stop})
     lacking = max(facts.wanted - len(staying), 0)
     room = max(facts.wanted + facts.surge - len(facts.replicas), 0)
     # Where nothing may run beside them, or nobody waits for one to go, the number is what counts.
@@ -206,17 +207,22 @@ def _leave(replica: Replica) -> datetime:
 
 
 def _surplus(facts: ServiceFacts, staying: Sequence[Replica]) -> list[Stop]:
-    """Return those beyond the number: what does not load first, then what is not ready, then the
-    youngest."""
+    """Return those beyond the number: what does not load first, then what is not ready; of those
+    alike who left while nobody asked, then the youngest."""
     over = max(len(staying) - facts.wanted, 0)
     order = sorted(
-        staying, key=lambda each: (_KEPT.get(each.stage, 0), -each.created_at.timestamp())
-    )
+        staying,
+        key=lambda each: (
+            _KEPT.get(each.stage, 0), not each.left_idle, -each.created_at.timestamp()
+        ),
+    )  # fmt: skip
     why = f"{facts.wanted} are wanted"
     return [Stop(each.job_id, why) for each in order[:over]]
 
 
-def _replaced(facts: ServiceFacts, live: Sequence[Replica], going: dict[str, str]) -> list[Stop]:
+def _replaced(
+    facts: ServiceFacts, live: Sequence[Replica], going: dict[str, str], surplus: Collection[str]
+) -> list[Stop]:
     """Return those to be replaced that can go now."""
     found = [
         Stop(each.job_id, going[each.job_id])
@@ -228,9 +234,12 @@ def _replaced(facts: ServiceFacts, live: Sequence[Replica], going: dict[str, str
     ends = {each.job_id for each in found}
     found += _loading_on_drained(facts, [each for each in live if each.job_id not in ends], going)
     ready = [each for each in live if each.ready]
-    # Who left while nobody asked it was spare: nobody waits until it is back.
-    left = sum(each.left_idle and each.job_id not in going for each in live)
-    spare = len(ready) - max(facts.wanted - facts.unavailable - left, 0)
+    # Who left while nobody asked it was spare: nobody waits until it is back. But one answers.
+    left = sum(
+        each.left_idle and each.job_id not in going and each.job_id not in surplus for each in live
+    )
+    least = max(facts.wanted - facts.unavailable, 0)
+    spare = len(ready) - max(least - left, min(least, 1))
     order = sorted(
         (each for each in ready if each.job_id in going),
         key=lambda each: (

@@ -371,6 +371,8 @@ async def test_an_owner_whose_gpus_a_relative_has_does_not_wait_for_it(funded: L
         found = await read_funding(connection, funded.pool, [a_job("owner", 4, tenant="red")])
     assert found
     assert (found.first, found.freed) == (frozenset(), {"owner"})
+    (kind,) = found.facts.kinds
+    assert found.asks["owner"].gets == kind, "what its node is of"
     # It waits again before the next cycle, of a higher class, and is paid for as before.
     guest = PlacementKey(job_id="guest", attempt=1)
     freed = ReleaseRequest(key=guest, reason=LeaseEnd.PREEMPTED, message="for owner")

@@ -160,6 +160,17 @@ def test_one_that_left_while_nobody_asked_it_holds_up_no_drain():
     assert stopped(facts(drained, replace(left, left_idle=False), replica("c"))) == []
 
 
+def test_one_answers_whoever_else_left_while_nobody_asked():
+    drained, left = replica("a", node_drains=True), replica("b", stage=None, left_idle=True)
+    loads, waits = replica("c", stage=LOADING), replica("c", stage=None)
+    assert stopped(facts(drained, left, loads, unavailable=1)) == []
+    assert stopped(facts(drained, left, replica("c"), unavailable=1)) == ["a"]
+    assert stopped(facts(drained, left, loads, wanted=1)) == ["b"]
+    assert stopped(facts(drained, left, waits, wanted=1)) == ["b"], "c has others stopped, b not"
+    assert stopped(facts(drained, left, replace(left, job_id="b2"), loads)) == ["b"]
+    assert stopped(facts(replica("a"), replace(left, revision=2), wanted=1, revision=2)) == []
+
+
 def test_where_a_drain_is_undone_what_is_not_replaced_yet_stays():
     young = replica("c", stage=LOADING, created_at=NOW)
     assert stopped(facts(replica("a"), replica("b"), young)) == ["c"]
@@ -248,8 +259,12 @@ class World:
             for each in self.facts.replicas
         ]
         lost = ready - sum(each.ready for each in replicas)
-        left = sum(each.left_idle and each.stage is None for each in self.facts.replicas)
-        enough = self.facts.wanted - self.facts.unavailable - left
+        left = sum(
+            each.left_idle and not each.stopping and each.revision == self.facts.revision
+            for each in replicas
+        )
+        least = max(self.facts.wanted - self.facts.unavailable, 0)
+        enough = max(least - left, min(least, 1))
         assert lost == 0 or ready - lost >= min(enough, ready), "too few are left"
         for _ in range(planned.start):
             self.number += 1

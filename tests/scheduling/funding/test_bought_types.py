@@ -6,13 +6,14 @@ from typing import Any
 import pytest
 
 from longshore.models.buying import BuyingRule
-from longshore.models.funding import Payer
+from longshore.models.funding import Cap, Payer
 from longshore.models.job_request import JobRequest
 from longshore.models.topology import Gang
-from longshore.scheduling.funding.pool import pool_funding
+from longshore.scheduling.funding.facts import Capped, Kind
+from longshore.scheduling.funding.pool import Asks, pool_funding
 from longshore.scheduling.funding.where_paid import as_bought, where_paid
 from longshore.scheduling.preemption.plan import plan_preemptions
-from tests.scheduling.funding.test_kinds import WAITS, A, a_kind, facts, found_for, goes_to
+from tests.scheduling.funding.test_kinds import WAITS, A, X, a_kind, facts, found_for, goes_to
 from tests.support import buying
 from tests.support.packing import NOW, POLICY, a_job, a_node
 from tests.support.preemption import RULES, a_work, nodes_with
@@ -118,8 +119,47 @@ def test_where_all_is_used_up_it_is_told_of_the_envelopes_and_not_of_other_types
     assert "NO_ROOM" in found.unfunded["j1"]
 
 
-def test_for_jobs_that_wait_together_others_are_stopped_where_each_is_paid_for():
-    """Both would stop who costs least, on the same type: one of them for a job without a payer."""
+def goes_beside_another(envelopes: dict[str, Any], asked: JobRequest, caps: Any = ()) -> set[Any]:
+    """Return the types on which a job is paid for beside one that another envelope pays for."""
+    other = a_job("other", 1, tenant="red", vram_per_gpu=0, gpu_type="H100")
+    given = facts(envelopes | {"h": {"gpus": 1, "gpu_type": "H100"}}, B300, L40S, X)
+    given = given._replace(caps=caps)
+    queue = [asked, other]
+    asks = {job.id: WAITS for job in queue}
+    found = pool_funding(given, "pool", queue, asks, NOW, together=True)
+    assert found.of(asked.id).funded
+    return goes_to(where_paid(queue, found, everyone=True)[0], B300, L40S)
+
+
+def test_what_holds_for_a_job_on_one_type_is_not_in_its_own_way_on_another():
+    both = {"b": {"gpus": 8, "gpu_type": "B300"}, "l": {"gpus": 8, "gpu_type": "L40S"}}
+    job = a_job("a", 8, tenant="red", vram_per_gpu=0)
+    cap = Capped(1, "red", Cap(name="c", gpus=8, envelopes=("b", "l")), frozenset({1, 2}))
+    assert goes_beside_another(both, job, (cap,)) == {B300, L40S}
+    shared = {
+        "b": {"gpus": 2, "gpu_type": "B300"}, "l": {"gpus": 2, "gpu_type": "L40S"},
+        "any": {"gpus": 2},
+    }  # fmt: skip
+    assert goes_beside_another(shared, a_job("a", 4, tenant="red", vram_per_gpu=0)) == {B300, L40S}
+
+
+def test_a_gang_holds_no_room_on_types_that_it_does_not_come_to():
+    envelopes = {"b": {"gpus": 8, "gpu_type": "B300"}, "l": {"gpus": 4, "gpu_type": "L40S"}}
+    gang = Gang.model_validate({"group_gpus": 4})
+    queue = [
+        a_job("g", 4, tenant="red", vram_per_gpu=0, gang=gang),
+        a_job("j", 4, tenant="red", vram_per_gpu=0),
+    ]
+    asks = {job.id: WAITS for job in queue}
+    found = pool_funding(facts(envelopes, B300, L40S), "pool", queue, asks, NOW, together=True)
+    first, second = where_paid(queue, found, everyone=True)
+    assert goes_to(first, B300, L40S) == {B300}
+    assert goes_to(second, B300, L40S) == {B300, L40S}
+
+
+def stopped_for(queue: list[JobRequest], asks: dict[str, Asks], freed: frozenset[str]) -> set[str]:
+    """Return who is stopped for jobs of 8 GPUs of which one is paid for on each of two types. Two
+    that run on the one type cost little, and one on the other much."""
     envelopes = {"b": {"gpus": 8, "gpu_type": "B300"}, "l": {"gpus": 8, "gpu_type": "L40S"}}
     works = [
         a_work(name, {name: range(8)}, price=price)
@@ -127,13 +167,29 @@ def test_for_jobs_that_wait_together_others_are_stopped_where_each_is_paid_for()
     ]
     types = {"l": "L40S", "b": "B300"}
     nodes = nodes_with(works, [a_node(work.id, gpu_type=types[work.id[0]]) for work in works])
-    queue = [a_job(f"j{n}", 8, tenant="red", vram_per_gpu=0, priority=5) for n in range(2)]
-    asks = {job.id: WAITS for job in queue}
-    given = facts(envelopes, B300, L40S)
-    found = pool_funding(given, "pool", queue, asks, NOW, together=True)
+    found = pool_funding(
+        facts(envelopes, B300, L40S), "pool", queue, asks, NOW, freed=freed, together=True
+    )
     nobody = Payer(frozenset({"blue"}), funded=False)
     found = found._replace(payers={**found.payers, **{work.id: nobody for work in works}})
     policy = POLICY.model_copy(update={"funding": found})
-    asked = where_paid(queue, found, everyone=True)
+    asked = [job for job in where_paid(queue, found, everyone=True) if job.id not in freed]
     made = plan_preemptions(asked, nodes, works, RULES, policy, NOW)
-    assert {victim.job_id for plan in made for victim in plan.victims} == {"b1", "l1"}
+    return {victim.job_id for plan in made for victim in plan.victims}
+
+
+def test_for_jobs_that_wait_together_others_are_stopped_where_each_is_paid_for():
+    """Both would stop who costs least, on the same type: one of them for a job without a payer."""
+    queue = [a_job(f"j{n}", 8, tenant="red", vram_per_gpu=0, priority=5) for n in range(2)]
+    asks = {job.id: WAITS for job in queue}
+    assert stopped_for(queue, asks, frozenset()) == {"b1", "l1"}
+
+
+@pytest.mark.parametrize(("gets", "stopped"), [(L40S, {"b1"}), (B300, {"l1"})])
+def test_one_for_which_others_are_being_stopped_is_paid_for_where_that_is(
+    gets: Kind, stopped: set[str]
+):
+    """It comes first in the queue then, and would be paid for on the type that is asked first."""
+    queue = [a_job(f"j{n}", 8, tenant="red", vram_per_gpu=0, priority=5) for n in range(2)]
+    asks = {"j0": WAITS, "j1": WAITS._replace(gets=gets)}
+    assert stopped_for(queue, asks, frozenset({"j1"})) == stopped
