@@ -163,7 +163,7 @@ async def read_funding(
     gave_way = (await connection.execute(text(_FIRST), {"pool": pool})).all()
     first = frozenset(row.for_job for row in gave_way if row.cut)
     freed = frozenset(row.for_job for row in gave_way if not row.cut)
-    ids = [job_id for job_id in asks if job_id in freed]
+    ids = [job_id for job_id in asks if job_id in freed | first]
     rows = await connection.execute(text(_GETS), {"pool": pool, "ids": ids}) if ids else ()
     asks |= {row.for_job: asks[row.for_job]._replace(gets=_kind(row)) for row in rows}
     shrunk = {

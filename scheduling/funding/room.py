@@ -149,6 +149,11 @@ class Room:
         self.given_back.append(place)
         self.changes += 1
 
+    def holds(self, charge: Charge) -> bool:
+        """Return whether an envelope pays, as this charge says."""
+        paid = self.held.get((charge.job_id, charge.attempt), {}).get(key_of(charge))
+        return paid is not None and paid.charge == charge
+
     def shorten(self, paid: Paid, keeps: int) -> None:
         """Have an envelope pay for the first GPUs of a charge only."""
         charge = paid.charge

@@ -1,12 +1,12 @@
 """On which nodes a job is planned for which somebody pays: those that the envelopes are for that
 would pay. On others nobody does, and it would start unfunded there, or not at all."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from longshore.models.constraints import Constraint
 from longshore.models.funding import PaidOn, PoolFunding
 from longshore.models.job_request import JobRequest
-from longshore.scheduling.funding.cover import Cover, cover, take
+from longshore.scheduling.funding.cover import Cover, cover, give_back, take, take_back
 from longshore.scheduling.funding.facts import Use, Where
 from longshore.scheduling.funding.kinds import Kinds, PoolKinds, alike, at_kind
 from longshore.scheduling.funding.room import Attempt, Room
@@ -113,29 +113,40 @@ def _beside_others(
     """Yield the nodes of these on which a job is paid for beside the covers of all others, and
     have that hold. It is on one kind of them in the end: what holds for it on one is not in its
     own way on another."""
-    own = [(use.job_id, use.attempt)]
+    own = {(use.job_id, use.attempt): found}
     known = {_amounts(found)}
     yield groups[0]
     for number, group in enumerate(groups[1:], 1):
         other = at_kind(use, group[0])._replace(attempt=-number)
-        more = _covered_without(room, other, own)
+        more = _covered_without(room, other, own, taken)
         lost = {(each.charge.job_id, each.charge.attempt) for each in more.recalls}
         if not more.funded or not taken.isdisjoint(lost):
             continue
         if _amounts(more) not in known:
             known.add(_amounts(more))
+            # Of what the job's own cover has recalled no more is.
+            some = tuple(one for one in more.recalls if room.holds(one.charge))
+            more = more._replace(recalls=some)
             take(room, other, more)
-            own.append((other.job_id, other.attempt))
+            own[other.job_id, other.attempt] = more
             taken.add((other.job_id, other.attempt))
         yield group
 
 
-def _covered_without(room: Room, use: Use, attempts: Iterable[Attempt]) -> Cover:
-    """Return who would pay for a job if what pays for these attempts did not."""
-    charges = [paid.charge for attempt in attempts for paid in room.held.get(attempt, {}).values()]
+def _covered_without(
+    room: Room, use: Use, own: Mapping[Attempt, Cover], waiting: Collection[Attempt]
+) -> Cover:
+    """Return who would pay for a job if these covers did not hold: neither what they pay for, nor
+    what jobs that run lose to them. What those that are `waiting` lost is settled."""
+    charges = [paid.charge for attempt in own for paid in room.held.get(attempt, {}).values()]
     for charge in charges:
         room.remove(charge)
+    lost = (one for each in own.values() for one in each.recalls)
+    running = (one for one in lost if (one.charge.job_id, one.charge.attempt) not in waiting)
+    recalls = [one for one in running if give_back(room, one)]
     found = cover(room, use)
+    for recall in recalls:
+        take_back(room, recall)
     for charge in charges:
         room.add(charge)
     return found

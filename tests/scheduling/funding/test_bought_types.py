@@ -1,19 +1,31 @@
 """Machines of each type that some envelope is for are bought for a job, whichever is for sale. For
 several jobs no more is bought of a type, and nobody stopped, than is paid for."""
 
+from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from longshore.models.buying import BuyingRule
 from longshore.models.funding import Cap, Payer
 from longshore.models.job_request import JobRequest
 from longshore.models.topology import Gang
-from longshore.scheduling.funding.facts import Capped, Kind
+from longshore.scheduling.funding.facts import Branch, Capped, Charge, Kind, Share, Use, Where
 from longshore.scheduling.funding.pool import Asks, pool_funding
 from longshore.scheduling.funding.where_paid import as_bought, where_paid
 from longshore.scheduling.preemption.plan import plan_preemptions
-from tests.scheduling.funding.test_kinds import WAITS, A, X, a_kind, facts, found_for, goes_to
+from tests.scheduling.funding.test_kinds import (
+    BEFORE,
+    WAITS,
+    A,
+    X,
+    a_kind,
+    facts,
+    found_for,
+    goes_to,
+)
 from tests.support import buying
 from tests.support.packing import NOW, POLICY, a_job, a_node
 from tests.support.preemption import RULES, a_work, nodes_with
@@ -143,6 +155,39 @@ def test_what_holds_for_a_job_on_one_type_is_not_in_its_own_way_on_another():
     assert goes_beside_another(shared, a_job("a", 4, tenant="red", vram_per_gpu=0)) == {B300, L40S}
 
 
+def test_what_a_job_takes_back_on_one_type_is_not_free_on_another():
+    """On an L40S it takes nothing back from R: with that and z the cap is full."""
+    given = facts({
+        "b": {"gpus": 4, "gpu_type": "B300"}, "l": {"gpus": 8, "gpu_type": "L40S"},
+        "h": {"gpus": 8, "gpu_type": "H100"},
+    }, B300, L40S, X)  # fmt: skip
+    owned = {id: each._replace(tenant="red" if id == 1 else "blue")
+             for id, each in given.envelopes.items()}  # fmt: skip
+    tenants = {
+        name: Branch(above, BEFORE)
+        for name, above in (("org", None), ("red", "org"), ("blue", "org"), ("kid", "red"))
+    }
+    cap = Cap(name="c", gpus=8, subtree=True)
+    place = Where("pool", "B300", frozenset())
+    runs = Use("R", 1, "kid", BEFORE, (Share(0, place, (0, 1, 2, 3), 1000),), WAITS.terms)
+    charge = Charge("R", 1, 0, 1, (0, 1, 2, 3), 1000, False, BEFORE, 7)
+    given = given._replace(
+        tenants=tenants, envelopes=owned, caps=(Capped(1, "org", cap, frozenset(owned)),),
+        uses=(runs,), charges=(charge,),
+    )  # fmt: skip
+    queue = [
+        a_job("a", 4, tenant="red", vram_per_gpu=0),
+        a_job("z", 4, tenant="blue", vram_per_gpu=0, gpu_type="H100"),
+    ]
+    asks = {job.id: WAITS for job in queue}
+    found = pool_funding(given, "pool", queue, asks, NOW, together=True)
+    assert found.recalls == {"a": {"R"}}
+    assert found.of("z").funded
+    assert goes_to(where_paid(queue, found, everyone=True)[0], B300, L40S) == {B300}
+    alone = pool_funding(given, "pool", queue[:1], asks, NOW, together=True)
+    assert goes_to(where_paid(queue[:1], alone, everyone=True)[0], B300, L40S) == {B300, L40S}
+
+
 def test_a_gang_holds_no_room_on_types_that_it_does_not_come_to():
     envelopes = {"b": {"gpus": 8, "gpu_type": "B300"}, "l": {"gpus": 4, "gpu_type": "L40S"}}
     gang = Gang.model_validate({"group_gpus": 4})
@@ -193,3 +238,44 @@ def test_one_for_which_others_are_being_stopped_is_paid_for_where_that_is(
     queue = [a_job(f"j{n}", 8, tenant="red", vram_per_gpu=0, priority=5) for n in range(2)]
     asks = {"j0": WAITS, "j1": WAITS._replace(gets=gets)}
     assert stopped_for(queue, asks, frozenset({"j1"})) == stopped
+
+
+@given(
+    st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)),
+    st.lists(st.tuples(st.integers(1, 4), st.booleans()), max_size=5),
+    st.booleans(),
+    st.integers(1, 14) | st.none(),
+)
+def test_whichever_of_its_types_each_gets_all_are_paid_for(
+    gpus: tuple[int, int, int], sizes: list[tuple[int, bool]], buys: bool, capped: int | None
+):
+    envelopes: dict[str, Any] = {
+        "b": {"gpus": gpus[0] + 1, "gpu_type": "B300"},
+        "l": {"gpus": gpus[1] + 1, "gpu_type": "L40S"},
+        "any": {"gpus": gpus[2] + 1},
+    }
+    given_facts = facts(envelopes, B300, L40S, buys=buys)
+    if capped:
+        cap = Cap(name="c", gpus=capped, envelopes=("b", "l", "any"))
+        given_facts = given_facts._replace(caps=(Capped(1, "red", cap, frozenset({1, 2, 3})),))
+    queue = [
+        a_job(f"j{n}", size, tenant="red", vram_per_gpu=0,
+              gang=Gang.model_validate({"group_gpus": size}) if wide else None)
+        for n, (size, wide) in enumerate(sizes)
+    ]  # fmt: skip
+    asks = {job.id: WAITS for job in queue}
+    found = pool_funding(given_facts, "pool", queue, asks, NOW, together=True)
+    paid = [
+        (job.gpus_held, goes_to(job, B300, L40S))
+        for job in where_paid(queue, found, everyone=True)
+        if found.of(job.id).funded
+    ]
+    assert all(types for _, types in paid), "each has nodes to come to"
+    for chosen in product(*(types for _, types in paid)):
+        asked = [
+            sum(size for (size, _), each in zip(paid, chosen, strict=True) if each is kind)
+            for kind in (B300, L40S)
+        ]
+        over = sum(max(wants - has - 1, 0) for wants, has in zip(asked, gpus, strict=False))
+        assert over <= gpus[2] + 1
+        assert capped is None or sum(asked) <= capped
