@@ -246,6 +246,12 @@ class PoolFunding(NamedTuple):
     ) -> JsonSchemaValue:
         return {"type": "null"}
 
+    @property
+    def beside_others(self) -> Mapping[str, PaidOn]:
+        """By job that somebody would pay for, beside all others of the queue where that was asked,
+        on some nodes of the pool alone: on which."""
+        return {**self.only_on, **self.together_on}
+
     def of_tenant(self, tenant: str) -> float:
         """Return by what the jobs of a tenant count in the order of a class."""
         return self.factors.get(tenant, 1.0)

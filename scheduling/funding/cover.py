@@ -9,7 +9,7 @@ from longshore.scheduling.funding.facts import Charge, Share, Use, Where
 from longshore.scheduling.funding.holding import Paid
 from longshore.scheduling.funding.kinds import Kinds, alike, at_kind
 from longshore.scheduling.funding.ladder import OWN
-from longshore.scheduling.funding.room import Room, key_of
+from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.rungs import Ladder, Rung, ladder_of
 from longshore.scheduling.funding.taking import Recall, Taking
 
@@ -106,7 +106,9 @@ def _lost_again(room: Room, use: Use, found: Cover) -> int:
     for charge in found.charges:
         room.remove(charge)
     for recall in found.recalls:
-        give_back(room, recall)
+        if recall.left is not None:
+            room.remove(recall.left._replace(id=recall.charge.id))
+        room.add(recall.charge)
     if before is None:
         del room.uses[use.job_id, use.attempt]
     else:
@@ -120,30 +122,11 @@ def take(room: Room, use: Use, found: Cover) -> None:
         return
     room.uses[use.job_id, use.attempt] = use
     for recall in found.recalls:
-        take_back(room, recall)
+        room.remove(recall.charge)
+        if recall.left is not None:
+            room.add(recall.left._replace(id=recall.charge.id))
     for charge in found.charges:
         room.add(charge)
-
-
-def take_back(room: Room, recall: Recall) -> None:
-    """Have a charge pay for what a recall leaves of it alone."""
-    room.remove(recall.charge)
-    if recall.left is not None:
-        room.add(recall.left._replace(id=recall.charge.id))
-
-
-def give_back(room: Room, recall: Recall) -> bool:
-    """Have a charge pay for all that it did before a recall. Return whether that was to be done:
-    not where another has taken more of it since, or it has come to pay for something else."""
-    charge, left = recall.charge, recall.left
-    rest = None if left is None else left._replace(id=charge.id)
-    pays = key_of(charge) in room.held.get((charge.job_id, charge.attempt), {})
-    if pays if rest is None else not room.holds(rest):
-        return False
-    if rest is not None:
-        room.remove(rest)
-    room.add(charge)
-    return True
 
 
 def lost_to_losers(room: Room, use: Use, recalls: Sequence[Recall]) -> int:

@@ -43,8 +43,9 @@ from longshore.scheduling.funding.sizes import (
 )
 from longshore.scheduling.funding.split import Split, classes_of
 from longshore.scheduling.funding.taken_from import loses, takes_over
+from longshore.scheduling.funding.together import together_on
 from longshore.scheduling.funding.turns import fund
-from longshore.scheduling.funding.where_paid import grow_on, start_on, together_on
+from longshore.scheduling.funding.where_paid import grow_on, start_on
 
 _DEEPEST = 4
 """How many jobs may wait for each other, that share with each other."""

@@ -1,14 +1,14 @@
 """On which nodes a job is planned for which somebody pays: those that the envelopes are for that
 would pay. On others nobody does, and it would start unfunded there, or not at all."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from longshore.models.constraints import Constraint
 from longshore.models.funding import PaidOn, PoolFunding
 from longshore.models.job_request import JobRequest
-from longshore.scheduling.funding.cover import Cover, cover, give_back, take, take_back
+from longshore.scheduling.funding.cover import Cover
 from longshore.scheduling.funding.facts import Use, Where
-from longshore.scheduling.funding.kinds import Kinds, PoolKinds, alike, at_kind
+from longshore.scheduling.funding.kinds import Kinds, PoolKinds, alike
 from longshore.scheduling.funding.room import Attempt, Room
 from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.funding.split import Split
@@ -22,7 +22,7 @@ def where_paid(
     all others of the queue: then `everyone` does that somebody would pay for."""
     if funding is None:
         return list(jobs)
-    paid_on = {**funding.only_on, **funding.together_on} if everyone else funding.only_on
+    paid_on = funding.beside_others if everyone else funding.only_on
     if not paid_on:
         return list(jobs)
     asked = ((job, paid_on.get(job.id)) for job in jobs)
@@ -75,86 +75,12 @@ def start_on(
         if use is None:
             continue
         cover = covers[job.id]
-        groups = cover.on if job.gang is None else _one_type_each(cover.on)
+        groups = cover.on if job.gang is None else one_type_each(cover.on)
         some = [where for group in groups for where in group]
         if groups and len(some) < len(use.kinds):
-            on = _narrow(use.kinds, groups[0], some)
+            on = narrow(use.kinds, groups[0], some)
             found[job.id] = on._replace(must=use.must_be_funded)
     return found
-
-
-def together_on(
-    room: Room, queue: Iterable[JobRequest], paid: Sequence[Use], covers: Mapping[str, Cover]
-) -> dict[str, PaidOn]:
-    """Return on which nodes jobs of a queue are paid for beside each other, by job, where that is
-    so on fewer than somebody would pay for it on: nodes are not to be bought, nor others stopped,
-    for two of them by one envelope. Each keeps the nodes that its cover is for, and others as far
-    as there is room beside all covers; that room is its own then.
-    """
-    several = {use.job_id: use for use in paid if len(covers[use.job_id].on) > 1}
-    taken = {(use.job_id, use.attempt) for use in paid}
-    found: dict[str, PaidOn] = {}
-    for job in queue if several and len(paid) > 1 else ():
-        use = several.get(job.id)
-        if use is None:
-            continue
-        on = covers[job.id].on
-        groups = on if job.gang is None else _one_type_each(on)
-        kept = list(_beside_others(room, use, covers[job.id], groups, taken))
-        if len(kept) < len(groups):
-            some = [where for group in kept for where in group]
-            found[job.id] = _narrow(use.kinds, kept[0], some)._replace(must=use.must_be_funded)
-    return found
-
-
-def _beside_others(
-    room: Room, use: Use, found: Cover, groups: Sequence[Kinds], taken: set[Attempt]
-) -> Iterator[Kinds]:
-    """Yield the nodes of these on which a job is paid for beside the covers of all others, and
-    have that hold. It is on one kind of them in the end: what holds for it on one is not in its
-    own way on another."""
-    own = {(use.job_id, use.attempt): found}
-    known = {_amounts(found)}
-    yield groups[0]
-    for number, group in enumerate(groups[1:], 1):
-        other = at_kind(use, group[0])._replace(attempt=-number)
-        more = _covered_without(room, other, own, taken)
-        lost = {(each.charge.job_id, each.charge.attempt) for each in more.recalls}
-        if not more.funded or not taken.isdisjoint(lost):
-            continue
-        if _amounts(more) not in known:
-            known.add(_amounts(more))
-            # Of what the job's own cover has recalled no more is.
-            some = tuple(one for one in more.recalls if room.holds(one.charge))
-            more = more._replace(recalls=some)
-            take(room, other, more)
-            own[other.job_id, other.attempt] = more
-            taken.add((other.job_id, other.attempt))
-        yield group
-
-
-def _covered_without(
-    room: Room, use: Use, own: Mapping[Attempt, Cover], waiting: Collection[Attempt]
-) -> Cover:
-    """Return who would pay for a job if these covers did not hold: neither what they pay for, nor
-    what jobs that run lose to them. What those that are `waiting` lost is settled."""
-    charges = [paid.charge for attempt in own for paid in room.held.get(attempt, {}).values()]
-    for charge in charges:
-        room.remove(charge)
-    lost = (one for each in own.values() for one in each.recalls)
-    running = (one for one in lost if (one.charge.job_id, one.charge.attempt) not in waiting)
-    recalls = [one for one in running if give_back(room, one)]
-    found = cover(room, use)
-    for recall in recalls:
-        take_back(room, recall)
-    for charge in charges:
-        room.add(charge)
-    return found
-
-
-def _amounts(found: Cover) -> tuple[tuple[int, int], ...]:
-    """Return how much which envelopes pay."""
-    return tuple(sorted((charge.envelope, charge.amount) for charge in found.charges))
 
 
 def grow_on(
@@ -174,11 +100,11 @@ def grow_on(
         groups = [group for group in alike(room, asking) if not now.isdisjoint(group)]
         some = [where for group in groups for where in group]
         if groups and len(some) < len(asking.kinds):
-            found[job.id] = _narrow(asking.kinds, groups[0], some)._replace(must=True)
+            found[job.id] = narrow(asking.kinds, groups[0], some)._replace(must=True)
     return found
 
 
-def _one_type_each(groups: Sequence[Kinds]) -> Sequence[Kinds]:
+def one_type_each(groups: Sequence[Kinds]) -> Sequence[Kinds]:
     """Return the first of these, and where such nodes are to be bought, those that differ from it
     in their types of GPU alone."""
 
@@ -190,7 +116,7 @@ def _one_type_each(groups: Sequence[Kinds]) -> Sequence[Kinds]:
     return [group for group in groups if but_for_types(group) == but_for_types(groups[0])]
 
 
-def _narrow(kinds: Kinds, best: Kinds, paid: Sequence[Where]) -> PaidOn:
+def narrow(kinds: Kinds, best: Kinds, paid: Sequence[Where]) -> PaidOn:
     """Return what holds of as many kinds as can be said of those `paid` on, and of no other."""
 
     def only_paid(some: Sequence[Where]) -> bool:

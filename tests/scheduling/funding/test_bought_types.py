@@ -188,6 +188,65 @@ def test_what_a_job_takes_back_on_one_type_is_not_free_on_another():
     assert goes_to(where_paid(queue[:1], alone, everyone=True)[0], B300, L40S) == {B300, L40S}
 
 
+def a_family(
+    envelopes: list[tuple[str, str, int]], cap: int, over: set[int], *runs: tuple[Use, int]
+) -> Any:
+    """Return facts of tenants below `org`: envelopes of an owner, for a type, a cap over some of
+    them, and jobs that run, each paid for by an envelope."""
+    fields = {f"e{n}": {"gpus": gpus, "gpu_type": kind or None}
+              for n, (_, kind, gpus) in enumerate(envelopes)}  # fmt: skip
+    given = facts(fields, B300, L40S)
+    owned = {n: given.envelopes[n]._replace(tenant=owner)
+             for n, (owner, *_) in enumerate(envelopes, 1)}  # fmt: skip
+    tenants = {
+        name: Branch(above, BEFORE)
+        for name, above in (("org", None), ("red", "org"), ("blue", "org"), ("kid", "red"))
+    }
+    charges = tuple(
+        Charge(use.job_id, 1, 0, by, use.shares[0].gpus, 1000, False, BEFORE, id)
+        for id, (use, by) in enumerate(runs, 1)
+    )
+    return given._replace(
+        tenants=tenants, envelopes=owned, uses=tuple(use for use, _ in runs), charges=charges,
+        caps=(Capped(1, "org", Cap(name="c", gpus=cap, subtree=True), frozenset(over)),),
+    )  # fmt: skip
+
+
+def test_what_a_nearer_job_that_waits_would_take_back_does_not_pay_on_another_type():
+    """On an L40S blue's envelope would pay for j0, and fill the cap: j1, which has red's envelope
+    nearer than j0 has blue's, would take that room rather than blue's B300."""
+    given = a_family([("blue", "L40S", 5), ("blue", "B300", 6), ("red", "B300", 4)], 2, {1, 3})
+    queue = [
+        a_job("j0", 2, tenant="red", vram_per_gpu=0),
+        a_job("j1", 2, tenant="kid", vram_per_gpu=0),
+    ]
+    asks = {job.id: WAITS for job in queue}
+    found = pool_funding(given, "pool", queue, asks, NOW, together=True)
+    assert [each.envelope for each in found.foreseen["j1"]] == [2]
+    first, second = where_paid(queue, found, everyone=True)
+    assert goes_to(first, B300, L40S) == {B300}
+    assert goes_to(second, B300, L40S) == {B300}
+    alone = pool_funding(given, "pool", queue[:1], asks, NOW, together=True)
+    assert goes_to(where_paid(queue[:1], alone, everyone=True)[0], B300, L40S) == {B300, L40S}
+
+
+def test_who_takes_back_from_one_that_runs_would_rather_take_what_is_farther_away():
+    """j2 takes back from R, a cousin of its; from j0 on red's envelope it would do so rather."""
+    place = Where("pool", "B300", frozenset())
+    runs = Use("R", 1, "kid", BEFORE, (Share(0, place, (0, 1), 1000),), WAITS.terms)
+    given = a_family([("blue", "B300", 8), ("red", "", 8)], 6, {1, 2}, (runs, 2))
+    queue = [
+        a_job("j0", 2, tenant="blue", vram_per_gpu=0),
+        a_job("j2", 3, tenant="red", vram_per_gpu=0, gpu_type="B300"),
+    ]
+    asks = {job.id: WAITS for job in queue}
+    found = pool_funding(given, "pool", queue, asks, NOW, together=True)
+    assert found.recalls == {"j2": {"R"}}
+    assert goes_to(where_paid(queue, found, everyone=True)[0], B300, L40S) == {B300}
+    alone = pool_funding(given, "pool", queue[:1], asks, NOW, together=True)
+    assert goes_to(where_paid(queue[:1], alone, everyone=True)[0], B300, L40S) == {B300, L40S}
+
+
 def test_a_gang_holds_no_room_on_types_that_it_does_not_come_to():
     envelopes = {"b": {"gpus": 8, "gpu_type": "B300"}, "l": {"gpus": 4, "gpu_type": "L40S"}}
     gang = Gang.model_validate({"group_gpus": 4})
