@@ -125,6 +125,13 @@ async def read_queue(connection: AsyncConnection, pool: str) -> PoolQueue:
     return PoolQueue(tuple(entries), unreadable)
 
 
+async def is_longer(connection: AsyncConnection, pool: str, most: int) -> bool:
+    """Return whether more jobs than so many wait in a pool, without those that are held."""
+    query = "SELECT 1 FROM queue WHERE pool = :pool AND NOT held OFFSET :most LIMIT 1"
+    rows = await connection.execute(text(query), {"pool": pool, "most": most})
+    return rows.first() is not None
+
+
 def entry_of(row: Mapping[Any, Any]) -> QueueEntry | str:
     """Return a job that waits, from its row with `WAITS_SINCE`; or why that cannot be read.
 

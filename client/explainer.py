@@ -24,6 +24,7 @@ from longshore.activities.serving.service_views import last_failure, leaves_drai
 from longshore.activities.snapshot import (
     QueueEntry,
     entry_of,
+    is_longer,
     load_nodes,
     load_place,
     load_pool,
@@ -37,10 +38,11 @@ from longshore.client.explain import explain
 from longshore.client.holds import backoff_of, hold_of
 from longshore.client.logs import stderr_tail
 from longshore.client.preempt_plan import (
+    Turn,
     asks_for_cost,
     cost_of_meeting,
     store_away,
-    words_of_turn,
+    weighed,
 )
 from longshore.models.array_view import SlotsAside
 from longshore.models.data import StagedData
@@ -66,12 +68,17 @@ from longshore.scheduling.order import seconds_ahead
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.feasibility import why_not_ready
 from longshore.scheduling.preemption.payers import says_who_would_pay
+from longshore.scheduling.preemption.ways import as_told
 from longshore.scheduling.unplannable_jobs import set_aside_unread
 from longshore.scheduling.unready_nodes import look_past_states
 
 if TYPE_CHECKING:
     from temporalio.client import Client
 
+_MOST_WEIGHED = 100
+_MOST_PAIRS = 100_000
+"""Jobs that wait, and those times nodes, beside which ways to start are weighed of one that is no
+engine: all before it are with it, in a tenth of a second."""
 _FOR_STATE = RejectionCode.STATE.value
 """In the reason of a job that waits, where nodes are not ready."""
 
@@ -143,14 +150,13 @@ class Explainer:
             standing = await read_standing(connection, pool, job.submitted_at, job.tier, job.id)
             unpriced = await why_unpriced(connection, pool, job)
             alone, helps, kind, agent, behind, also = None, (), "", "", 0.0, ""
-            serves = False
+            weighs = False
             entry = entry_of(row)
             if not isinstance(entry, QueueEntry):  # as the next cycle that looks will have it
                 last = set_aside_unread(job.id, entry)
             elif last is None or last.kind is not PlacementKind.SET_ASIDE:
                 request = entry.request
                 behind = request.path_behind
-                serves = request.serves and pool.preemption.enabled
                 (request,), nodes = await with_locality(
                     connection, job.pool, pool.packing, [request], nodes
                 )
@@ -169,9 +175,14 @@ class Explainer:
                     )
                 )
                 could = {each.node_id for each in alone.rejections if not each.permanent}
+                may_stop = await may_stop_any(connection, pool, request, could, moment)
+                if job.elements is None and pool.preemption.enabled:
+                    most = min(_MOST_WEIGHED, _MOST_PAIRS // max(len(nodes), 1))
+                    weighs = request.serves or (
+                        may_stop and not await is_longer(connection, job.pool, most)
+                    )
                 helps = advice(
-                    request, alone.rejections, nodes, moment, pool=job.pool,
-                    may_stop=await may_stop_any(connection, pool, request, could, moment),
+                    request, alone.rejections, nodes, moment, pool=job.pool, may_stop=may_stop,
                     policy=pool.packing, closed=await closed_nodes(connection, job.pool),
                 )  # fmt: skip
                 if request.fills:
@@ -196,11 +207,14 @@ class Explainer:
             unpriced=unpriced, unpaid=await self._unpaid(job, pool), also=also,
             **await self._beside(job),
         )  # fmt: skip
-        if serves and told.making_room is None and (turn := await self._turn_of(job)):
+        turn = await self._weighed(job) if weighs and told.making_room is None else Turn()
+        if turn.says:
             # Its start as jobs end in time counts no turn: the later of two would mislead.
             shown = told.job.model_copy(update={"estimated_start": None, "start_range": None})
-            told = told.model_copy(update={"headline": f"{told.headline}; {turn}", "job": shown})
+            headline = f"{told.headline}; {turn.says}"
+            told = told.model_copy(update={"headline": headline, "job": shown})
         more = {
+            "weighed": turn.plan and as_told(turn.plan, told.job.estimated_start),
             "sizes": await self._sizes_of(job), "data": await self.staged(job),
             "meeting": await self._meeting_of(job), "payers": payers,
             "share": part_of(pool.packing, job.tenant),
@@ -290,14 +304,13 @@ class Explainer:
         buys = standing.buys or (standing.chosen and not standing.in_cooldown)
         return cost_of_meeting(judgment, inputs, job.id, duration, None, now, buys=buys)
 
-    async def _turn_of(self, job: JobView) -> str:
-        """Return when a replica that waits has its turn, and who would be stopped for it; empty of
-        any other job."""
+    async def _weighed(self, job: JobView) -> Turn:
+        """Return what is weighed of a job that waits, of a replica also when it has its turn."""
         if job.state is not JobState.QUEUED:
-            return ""
+            return Turn()
         async with self._database.transaction() as connection:
             inputs = await read_inputs(connection, job.pool, margins=self._settings.margins)
-            return words_of_turn(inputs, job.id, await clock(connection))
+            return weighed(inputs, job.id, await clock(connection))
 
     async def _hold_of(self, job: JobView) -> JobStatus | None:
         temporal = await self._temporal() if job.state is JobState.HELD else None

@@ -21,7 +21,7 @@ from longshore.activities.snapshot import (
     load_simulated,
 )
 from longshore.activities.usage import load_pool_to_plan
-from longshore.client.preempt_plan import plan_of, words_of_like, words_of_turn
+from longshore.client.preempt_plan import plan_of, weighed, words_of_like
 from longshore.models.document import read_document
 from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
@@ -231,7 +231,7 @@ def _who_would_stop(
     found = plan_of(inputs, job, None, now)
     if found is None or found.preempts:
         return found
-    more = [words_of_turn(inputs, job.id, now), words_of_like(inputs, job)]
+    more = [weighed(inputs, job.id, now).says, words_of_like(inputs, job)]
     return found.model_copy(update={"reason": "; ".join(filter(None, [found.reason, *more]))})
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -63,15 +64,24 @@ def plan_of(
     return next((plan for plan in plans if plan.job_id == request.id), None)
 
 
-def words_of_turn(inputs: PreemptionInputs, job_id: str, now: datetime) -> str:
-    """Return when an engine of the queue has its turn, and who would be stopped for it then, as
-    things are now; empty where it is to have none, where no node could hold it at its turn
-    either, and of any other job."""
+class Turn(NamedTuple):
+    """What is weighed of a job that waits."""
+
+    says: str = ""
+    """Of an engine: when it has its turn, and who would be stopped for it then, as things are now;
+    empty where it is to have none, where no node could hold it at its turn either."""
+    plan: PreemptionPlan | None = None
+    """Who would be stopped for the job, of an engine at its turn."""
+
+
+def weighed(inputs: PreemptionInputs, job_id: str, now: datetime) -> Turn:
+    """Return what is weighed of a job of a queue while nobody is stopped for it. Nothing is of one
+    that is not in the queue, and that no node could hold."""
     request = next((each for each in inputs.queue if each.id == job_id), None)
-    if request is None or not (request.turn or request.turn_at):
-        return ""
-    if not could_ever_place(request, inputs.nodes, now):
-        return ""
+    if request is None or not could_ever_place(request, inputs.nodes, now):
+        return Turn()
+    if not (request.turn or request.turn_at):
+        return Turn(plan=plan_of(inputs, request, None, now))
     said = "it has its turn"
     if at := request.turn_at:
         said += f" from {at:%H:%M:%S} UTC on"
@@ -80,7 +90,7 @@ def words_of_turn(inputs: PreemptionInputs, job_id: str, now: datetime) -> str:
         inputs = inputs.model_copy(update={"queue": tuple(by_then.values())})
         request = by_then[job_id]
     plan = plan_of(inputs, request, None, now)
-    return f"{said}: as things are now, {plan.reason}" if plan else said
+    return Turn(f"{said}: as things are now, {plan.reason}" if plan else said, plan)
 
 
 def words_of_like(inputs: PreemptionInputs, job: JobRequest) -> str:

@@ -61,9 +61,10 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
             heading(f"Nodes of pool {job.pool} now, for this job alone"),
             _verdicts_table(explanation.decision),
         ]
-    plan = explanation.making_room or explanation.made_room
+    plan = explanation.ways_plan
     if plan is not None and plan.ways:
-        parts += [Text(), heading("Ways to start, as they were weighed")]
+        weighed = "are weighed now" if plan is explanation.weighed else "were weighed"
+        parts += [Text(), heading(f"Ways to start, as they {weighed}")]
         parts.append(ways_table(plan.ways, plan.at))
     if explanation.sizes:
         parts += [Text(), heading("Size changes"), sizes_table(explanation.sizes, now)]

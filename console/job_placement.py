@@ -39,15 +39,15 @@ def gang_html(explanation: Explanation) -> str:
 
 
 def ways_html(explanation: Explanation) -> str:
-    """Return the ways to start that were weighed when others were preempted for a job, each with
-    its price; nothing where none was."""
-    plan = explanation.making_room or explanation.made_room
+    """Return the ways to start that were weighed when others were preempted for a job, or are
+    while nobody is, each with its price; nothing where there are none."""
+    plan = explanation.ways_plan
     return _ways(plan.ways) if plan is not None and plan.ways else ""
 
 
 def _ways(ways: Iterable[Way]) -> str:
     heads = "Way", "Start", "Lost or paid", "Delay", "In all", "Why not"
-    return table("Ways to start, as they were weighed", heads, map(_way, ways), numbers=heads[2:5])
+    return table("Ways to start", heads, map(_way, ways), numbers=heads[2:5])
 
 
 def _way(way: Way) -> str:

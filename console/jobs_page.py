@@ -190,7 +190,9 @@ class JobPage:
         self._put("Scheduling", view.why_html(explanation, now))
         self._put("What could help", view.hints_html(explanation))
         self._put("Ways to start", placement.ways_html(explanation))
-        self._cards["Ways to start"].remark("as they were weighed when others were preempted")
+        now_weighed = explanation.ways_plan is explanation.weighed
+        weighed = "are weighed now" if now_weighed else "were weighed when others were preempted"
+        self._cards["Ways to start"].remark(f"as they {weighed}")
         nodes, title = placement.nodes_html(explanation)
         self._put("Nodes", nodes)
         self._cards["Nodes"].title(title)

@@ -355,6 +355,9 @@ class Explanation(Wire):
     the best others."""
     making_room: PreemptionPlan | None = None
     """For a queued job: the running jobs that are preempted for it now."""
+    weighed: PreemptionPlan | None = None
+    """For a queued job for which nobody is preempted, though some might be: the ways to start with
+    their prices, as they are weighed now. None of a job that is no engine, where many wait in its pool."""
     made_room: PreemptionPlan | None = None
     """For a job that runs: the plan that had others preempted for its attempt."""
     spared: tuple[Spared, ...] = ()
@@ -391,6 +394,11 @@ class Explanation(Wire):
     """Who pays for it, and who has; null where no tenant has a budget."""
     stderr_tail: tuple[str, ...] = ()
     """For a job that failed: the last lines that it wrote to stderr, at most 10."""
+
+    @property
+    def ways_plan(self) -> PreemptionPlan | None:
+        """The plan whose ways to start tell why it starts as it does."""
+        return self.making_room or self.weighed or self.made_room
 
 
 class Submission(Wire):

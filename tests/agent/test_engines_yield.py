@@ -211,6 +211,8 @@ async def test_each_has_its_turn_also_the_newest_and_while_a_job_waits_before_it
         why = await eventually(told_of_a_turn, timeout=PATIENCE)
         assert why is not None
         assert why.job.estimated_start is None, "as jobs end in time it is later"
+        assert why.weighed is not None
+        assert why.weighed.ways, "each way has its price"
 
         async def all_came() -> bool:
             return {*came} == {*names}

@@ -168,6 +168,38 @@ async def test_a_job_that_waits_is_decided_for_in_its_pool(
         await node.end(low)
 
 
+async def test_of_a_job_that_waits_since_that_is_cheaper_why_says_the_ways_with_their_prices(
+    longshore: Command, pool: str, temporal: Client, settings: Settings
+) -> None:
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
+    await set_pool(longshore, pool, "near_end=0s", "enabled=true")
+    async with node.serving():
+        asks = ("--set", "priority=2", "--set", "expected_duration=2m")
+        low = await submitted(longshore, pool, "--gpus", "8", *asks)
+        await node.started(low)
+        high = await submitted(longshore, pool, "--gpus", "1", "--set", "priority=3")
+
+        async def weighed() -> str:
+            ran = await longshore("why", high, "--json")
+            told = Explanation.model_validate_json(ran.out) if ran.code == 0 else None
+            return ran.out if told is not None and told.weighed is not None else ""
+
+        told = Explanation.model_validate_json(await eventually(weighed))
+        assert told.making_room is None
+        assert told.weighed is not None
+        wait, stop = told.weighed.ways
+        assert (wait.chosen, stop.chosen, stop.title) == (True, False, f"stop {low}")
+        assert 0 < wait.total < stop.total
+        assert stop.lost.startswith("costs $")
+        ran = await longshore("why", high)
+        assert "Ways to start, as they are weighed now" in ran.out
+        assert f"stop {low}" in ran.out
+        for job in (high, low):
+            await longshore("cancel", job)
+        await node.end(low)
+
+
 async def test_a_job_whose_class_has_risen_is_told_that_it_preempts_by_its_own(
     longshore: Command, pool: str, temporal: Client, settings: Settings
 ) -> None:

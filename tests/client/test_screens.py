@@ -116,12 +116,16 @@ def test_why_a_job_runs_says_the_ways_that_were_weighed_with_their_prices() -> N
         lost="it costs $1.90 more",
     )  # fmt: skip
     plan = PreemptionPlan(job_id="x", at=NOW, reason="stop low", ways=(stop, wait))
-    for shown in (
-        Explanation(job=a_job(JobState.RUNNING), headline="runs", made_room=plan),
-        Explanation(job=a_job(), headline="waits", position=1, making_room=plan),
+    for shown, when in (
+        (
+            Explanation(job=a_job(JobState.RUNNING), headline="runs", made_room=plan),
+            "were weighed",
+        ),
+        (Explanation(job=a_job(), headline="waits", making_room=plan), "were weighed"),
+        (Explanation(job=a_job(), headline="waits", weighed=plan), "are weighed now"),
     ):
         lines = [" ".join(line.split()) for line in drawn(explanation_screen(shown, NOW), 140)]
-        at = lines.index("Ways to start, as they were weighed")
+        at = lines.index(f"Ways to start, as they {when}")
         assert lines[at + 2 : at + 4] == [
             "→ stop low 12:00:00 $0.10 $0.00 $0.10",
             "wait until 13:00 13:00:00 $0.00 $2.00 $2.00 it costs $1.90 more",

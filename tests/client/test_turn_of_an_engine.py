@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from longshore.activities.preemption_inputs import PreemptionInputs
-from longshore.client.preempt_plan import words_of_like, words_of_turn
+from longshore.client.preempt_plan import weighed, words_of_like
 from longshore.models.job_request import EngineKey, JobRequest
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import RunningEngine, RunningWork
@@ -36,7 +36,7 @@ def a_pool(work: RunningWork, *waits: JobRequest) -> PreemptionInputs:
 
 
 def said(work: RunningWork, *waits: JobRequest) -> str:
-    return words_of_turn(a_pool(work, *waits), "waits", NOW)
+    return weighed(a_pool(work, *waits), "waits", NOW).says
 
 
 def waits(**fields: Any) -> JobRequest:

@@ -361,6 +361,7 @@ def test_the_ways_that_were_weighed_stand_with_their_prices():
     plan = PreemptionPlan(job_id="x", at=NOW, reason="stop low", ways=(stop, wait))
     for shown in (
         Explanation(job=a_job(), headline="waits", position=1, making_room=plan),
+        Explanation(job=a_job(), headline="waits", position=1, weighed=plan),
         Explanation(job=a_running_job(), headline="runs", made_room=plan),
     ):
         html = placement.ways_html(shown)
