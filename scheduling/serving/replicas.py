@@ -15,6 +15,8 @@ LEAVE_BEFORE = timedelta(minutes=15)
 asks it to leave."""
 _BACKOFF = timedelta(seconds=1)
 _LONGEST_BACKOFF = timedelta(minutes=5)
+WAITS_FOR_LONG = timedelta(minutes=1)
+"""So long a new replica waits for a GPU before it is said what would help."""
 LOOK_FOR_NODES = timedelta(seconds=15)
 """Between two looks at the nodes where a replica waits in a size that none of them holds."""
 FORGOTTEN_AFTER = timedelta(minutes=30)
@@ -136,6 +138,8 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
     stop += _replaced(facts, live, going, {each.job_id for each in stop})
     lacking = max(facts.wanted - len(staying), 0)
     room = max(facts.wanted + facts.surge - len(facts.replicas), 0)
+    if not stop and lacking and not room:
+        stop = _in_the_way(staying, going)
     # Where nothing may run beside them, or nobody waits for one to go, the number is what counts.
     start = min(lacking, room)
     later = _backoff(facts, now)
@@ -145,7 +149,7 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
         )
     return ServicePlan(
         start, tuple(stop), look_at=_next_look(facts, live, going, start, now),
-        reason=_replacing(facts, staying, going),
+        reason=_replacing(facts, staying, going) + _lacks_room(facts, staying, going, now),
         # What is started now has none either: nobody may look again before it has one.
         stages=stages_in_words(
             facts.wanted, [*(each.stage for each in staying), *[None] * start],
@@ -249,6 +253,16 @@ def _replaced(
     return [*found, *(Stop(each.job_id, going[each.job_id]) for each in order[: max(spare, 0)])]
 
 
+def _in_the_way(staying: Sequence[Replica], going: Mapping[str, str]) -> list[Stop]:
+    """Return one that left while nobody asked it, where all that is replaced goes on until another
+    is ready, and none may begin beside them: one that waits for its turn begins in its place."""
+    if not all(each.ready or each.left_idle for each in staying):
+        return []
+    left = sorted((each.created_at, each.job_id) for each in staying if each.left_idle)
+    why = f"another begins in its place: {count(len(going), 'replica')} to be replaced"
+    return [Stop(job_id, why) for _, job_id in left[-1:]]
+
+
 def _loading_on_drained(
     facts: ServiceFacts, live: Sequence[Replica], going: dict[str, str]
 ) -> list[Stop]:
@@ -278,9 +292,36 @@ def _next_look(
     ends = [
         _leave(each) for each in live if each.leaves_at is not None and each.job_id not in going
     ]
+    ends += [told for each in _in_the_queue(facts, live, going) if (told := _told(each)) > now]
     if facts.has_sizes and (start or any(not each.held for each in live)):
         ends.append(now + LOOK_FOR_NODES)
     return min((each for each in ends if each > now), default=None)
+
+
+def _in_the_queue(
+    facts: ServiceFacts, staying: Iterable[Replica], going: Mapping[str, str]
+) -> list[Replica]:
+    """Return those that wait for a GPU in the place of others, of which none leaves before."""
+    if facts.unavailable or not going:
+        return []
+    return [
+        each
+        for each in staying
+        if each.stage is None and not each.left_idle and each.job_id not in going
+    ]
+
+
+def _told(replica: Replica) -> datetime:
+    return replica.created_at + WAITS_FOR_LONG
+
+
+def _lacks_room(
+    facts: ServiceFacts, staying: Iterable[Replica], going: Mapping[str, str], now: datetime
+) -> str:
+    """Return what helps an update that has no room beside the old replicas."""
+    if not any(_told(each) <= now for each in _in_the_queue(facts, staying, going)):
+        return ""
+    return "; a new one waits for a GPU: with `unavailable: 1` an old one would leave first"
 
 
 def _loops(facts: ServiceFacts, lacking: int, later: datetime, now: datetime) -> str:

@@ -116,11 +116,9 @@ def test_why_a_job_runs_says_the_ways_that_were_weighed_with_their_prices() -> N
         lost="it costs $1.90 more",
     )  # fmt: skip
     plan = PreemptionPlan(job_id="x", at=NOW, reason="stop low", ways=(stop, wait))
+    runs = a_job(JobState.RUNNING)
     for shown, when in (
-        (
-            Explanation(job=a_job(JobState.RUNNING), headline="runs", made_room=plan),
-            "were weighed",
-        ),
+        (Explanation(job=runs, headline="runs", made_room=plan), "were weighed"),
         (Explanation(job=a_job(), headline="waits", making_room=plan), "were weighed"),
         (Explanation(job=a_job(), headline="waits", weighed=plan), "are weighed now"),
     ):

@@ -171,6 +171,40 @@ def test_one_answers_whoever_else_left_while_nobody_asked():
     assert stopped(facts(replica("a"), replace(left, revision=2), wanted=1, revision=2)) == []
 
 
+def test_where_none_may_begin_beside_them_one_that_left_makes_way_for_another():
+    drained, left = replica("a", node_drains=True), replica("b", stage=None, left_idle=True)
+    one = facts(drained, left, surge=0, unavailable=1)
+    assert (plan(one, NOW).start, stopped(one)) == (0, ["b"])
+    assert "another begins in its place" in plan(one, NOW).stop[0].reason
+    ends = facts(drained, replace(left, stopping=True), surge=0, unavailable=1)
+    assert (plan(ends, NOW).start, stopped(ends)) == (0, [])
+    alone = facts(drained, surge=0, unavailable=1)
+    assert (plan(alone, NOW).start, stopped(alone)) == (1, [])
+    begun = facts(drained, replica("c", stage=None), surge=0, unavailable=1)
+    assert (plan(begun, NOW).start, stopped(begun)) == (0, [])
+    assert stopped(facts(drained, replica("c"), surge=0, unavailable=1)) == ["a"]
+    beside = facts(drained, left, replica("c", stage=LOADING), wanted=3, surge=0, unavailable=1)
+    assert stopped(beside) == [], "one that is ready soon is there already"
+
+
+def test_an_update_without_room_is_told_after_a_minute_what_helps():
+    old, new = replica("a", revision=0), replica("b", stage=None, created_at=NOW)
+    asked = facts(old, new, wanted=1)
+    later = NOW + timedelta(minutes=1)
+    assert plan(asked, NOW).look_at == later
+    assert "unavailable" not in plan(asked, NOW).reason
+    assert plan(asked, later).reason.endswith("with `unavailable: 1` an old one would leave first")
+    assert plan(asked, later).look_at is None
+    for other in (
+        facts(old, replace(new, stage=LOADING), wanted=1),
+        facts(new, wanted=1),
+        facts(old, new, wanted=2, unavailable=1),
+        facts(old, replace(new, left_idle=True), wanted=1),
+    ):
+        assert "unavailable" not in plan(other, later).reason
+        assert plan(other, NOW).look_at is None
+
+
 def test_where_a_drain_is_undone_what_is_not_replaced_yet_stays():
     young = replica("c", stage=LOADING, created_at=NOW)
     assert stopped(facts(replica("a"), replica("b"), young)) == ["c"]
