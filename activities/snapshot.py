@@ -27,10 +27,9 @@ from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.serving import START_LIMIT
 from longshore.scheduling.durations import end_at, ends_of, with_learnt
 from longshore.scheduling.order import QueuedJob, before, by_age, queue_order, seconds_ahead
+from longshore.scheduling.placement.mix import remembered
 from longshore.scheduling.unplannable_jobs import in_one_line
 
-_PLACEMENTS = 400
-"""That say what jobs to expect."""
 SET_ASIDE_FOR = timedelta(minutes=10)
 """So long is a job left alone that was set aside; then it is tried again, as a newer version may
 plan it."""
@@ -223,9 +222,11 @@ def _running(row: RowMapping) -> RunningJob:
 
 
 async def load_recent(connection: AsyncConnection, pool: str) -> tuple[RecentJobs, ...]:
-    """Return the jobs that the pool placed lately, by shape: its last few hundred placements."""
+    """Return the jobs that the pool placed lately, by shape: so many as for its nodes say what to
+    expect (`scheduling.placement.mix.remembered`)."""
+    nodes = await connection.scalar(text(_COUNT_NODES), {"pool": pool})
     asked = {
-        "pool": pool, "placements": _PLACEMENTS, "fields": _OF_SHAPE,
+        "pool": pool, "placements": remembered(nodes or 0), "fields": _OF_SHAPE,
         "start_limit": START_LIMIT.total_seconds(),
     }  # fmt: skip
     rows = await connection.execute(text(_RECENT), asked)
@@ -351,9 +352,12 @@ _OF_SHAPE = sorted(
 )  # fmt: skip
 """Fields of a spec that tell jobs apart of which more are to be expected."""
 
+_COUNT_NODES = "SELECT count(*) FROM nodes WHERE pool = :pool AND state <> 'GONE'"
+
 _RECENT = """
-    WITH latest AS (
-        SELECT p.job_id, p.ended_at IS NOT NULL AS ended,
+    WITH latest AS MATERIALIZED (
+        SELECT (SELECT spec FROM jobs WHERE id = p.job_id) AS spec,
+               p.ended_at IS NOT NULL AS ended,
                CASE WHEN p.learnt IS NOT NULL THEN p.expected_seconds END AS learnt
           FROM cycles c JOIN placements p ON p.cycle_id = c.id AND p.rank = 0
          WHERE c.pool = :pool ORDER BY c.committed_at DESC LIMIT :placements
@@ -367,10 +371,12 @@ _RECENT = """
                             coalesce(j.spec #> '{engine,model,start_limit}',
                                      to_jsonb(CAST(:start_limit AS float8))))
                        ELSE '{}'::jsonb END AS shape,
-               j.spec->>'image' IS NOT NULL AS container, latest.ended
-          FROM latest JOIN jobs j ON j.id = latest.job_id
+               j.spec->>'image' IS NOT NULL AS container, j.ended
+          FROM latest j
          WHERE j.spec->>'gang' IS NULL AND jsonb_typeof(j.spec) = 'object'
     )
     SELECT shape, container, count(*) AS count, count(*) FILTER (WHERE ended) AS ended
       FROM shapes GROUP BY shape, container ORDER BY shape, container
 """
+"""The specs are looked up one by one: in a join PostgreSQL expects that next to none of them says
+what it asks of them, and finds the latest placements anew for each job that there is."""

@@ -27,12 +27,11 @@ from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.node import GPU, Node
 from longshore.models.placement import PackingPolicy, PackingRule, RunningJob, ScoreWeights
 from longshore.scheduling.cycle import plan
+from longshore.scheduling.placement.mix import remembered
 from longshore.scheduling.placement.state import with_job, without_job
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-RECENT = 400
-"""Placements that are remembered."""
 MAKES = (("A100", 40, 8, 96, 1000), ("H100", 80, 8, 192, 2000), ("H100", 80, 4, 64, 500),
          ("H200", 141, 8, 192, 2000))  # fmt: skip
 """Type, GB, GPUs, cores, GB of RAM."""
@@ -75,8 +74,8 @@ class Pool:
         self.nodes = {node.id: node for node in nodes}
         self.policy = policy
         self.running: dict[str, RunningJob] = {}
-        self.recent: deque[JobRequest] = deque(maxlen=RECENT)
-        self.ended: deque[str] = deque(maxlen=RECENT)
+        self.recent: deque[JobRequest] = deque(maxlen=remembered(len(nodes)))
+        self.ended: deque[str] = deque(maxlen=remembered(len(nodes)))
         self.ends: list[tuple[datetime, str]] = []
 
     def place(self, jobs: dict[str, Job], now: datetime) -> list[str]:

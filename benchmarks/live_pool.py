@@ -14,14 +14,12 @@ from longshore.models.placement import CyclePlan, Decision, PackingPolicy, Runni
 from longshore.models.preemption import GainedGPUs
 from longshore.scheduling.cycle import mix_kept, plan_cached
 from longshore.scheduling.durations import ends_of
-from longshore.scheduling.placement.mix import Mix
+from longshore.scheduling.placement.mix import Mix, remembered
 from longshore.scheduling.placement.node_cache import NodeCache
 from longshore.scheduling.placement.state import running_job, with_job, without_job
 from longshore.scheduling.preemption.what_if import gains_of
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
-RECENT = 400
-"""Placements that are remembered, as many as a pool's cycle reads."""
 _DIGITS = 3
 """The database counts thousandths of a core and MB: sums of fractions drift here."""
 
@@ -149,7 +147,7 @@ class LivePool:
         self._going_on.update(shapes)  # of one that was stopped, and goes on
         shapes[shape] += 1
         self._going_on[shape] += 1
-        if len(self._recent) > RECENT:
+        if len(self._recent) > remembered(len(self.nodes)):
             self._forget(*self._recent.popleft())
 
     def _forget(self, shape: tuple[object, ...], job_id: str) -> None:

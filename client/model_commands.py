@@ -79,7 +79,10 @@ def add(
     ] = None,
     memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="GPU memory in all, where no header says it. A number alone is GB."),
+        typer.Option(
+            metavar="SIZE",
+            help="GPU memory in all, where no header says it. A number alone is GB.",
+        ),
     ] = None,
     overhead: Annotated[
         str | None,

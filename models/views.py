@@ -357,7 +357,8 @@ class Explanation(Wire):
     """For a queued job: the running jobs that are preempted for it now."""
     weighed: PreemptionPlan | None = None
     """For a queued job for which nobody is preempted, though some might be: the ways to start with
-    their prices, as they are weighed now. None of a job that is no engine, where many wait in its pool."""
+    their prices, as they are weighed now. None of a job that is no engine, where many wait in its
+    pool."""
     made_room: PreemptionPlan | None = None
     """For a job that runs: the plan that had others preempted for its attempt."""
     spared: tuple[Spared, ...] = ()
