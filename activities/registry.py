@@ -312,9 +312,10 @@ _JOBS_LOST_WITH = """
     SELECT p.job_id, p.epoch FROM placements p JOIN jobs j ON j.id = p.job_id
      WHERE p.node_id = :id AND p.end_reason = :reason AND j.ended_at IS NULL
        AND (p.epoch = :epoch
-            OR p.epoch < :epoch AND jsonb_typeof(j.spec -> 'engine') = 'object'
-               AND NOT EXISTS (SELECT FROM placements later
-                                WHERE later.job_id = p.job_id AND later.attempt > p.attempt))
+            OR p.epoch < :epoch AND jsonb_typeof(j.spec -> 'engine') = 'object')
+       AND NOT EXISTS (SELECT FROM placements later
+                        WHERE later.job_id = p.job_id AND later.attempt > p.attempt)
      ORDER BY p.job_id, p.attempt
 """
-"""Of an engine that was adopted once, under the epoch that it began in."""
+"""Of an engine that was adopted once, under the epoch that it began in. A job that has begun anew
+since knows of the loss: of the same registration it would take it for one of what runs now."""

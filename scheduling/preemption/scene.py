@@ -42,7 +42,7 @@ from longshore.scheduling.preemption.stoppable import Stoppable
 from longshore.scheduling.preemption.ways import no_node, refused, weigh, with_victims
 from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
 from longshore.scheduling.preemption.yielding import Yielding
-from longshore.scheduling.serving.running_engine import is_idle
+from longshore.scheduling.serving.running_engine import alike, is_idle
 from longshore.scheduling.topology import DomainKey, domain_of
 
 _OWN = {"id", "attempt", "submitted_at", "waits_since", "attained", "path_behind", "tenant",
@@ -145,14 +145,14 @@ class Scene:
             if job.turn and job.engine and (job.engine.model, job.engine.runtime) in coming:
                 job = job.model_copy(update={"turn": None})
             stops = self.candidates.asks(job)
-            alike = _asked(job), tuple(job.data.items()), quotes.get(job.id), stops
-            if alike not in self._tight and self.cluster.fits(job):
+            asked = _asked(job), tuple(job.data.items()), quotes.get(job.id), stops
+            if asked not in self._tight and self.cluster.fits(job):
                 self.cluster.put(job, gains_of(self.cluster.decide(job)))
                 continue
             room = self.policy.max_under_way - stopping
             plan = None
             if not self._stops_only or self._stoppable.whom(job):
-                plan = self._plan_alike(job, alike, quotes.get(job.id), room)
+                plan = self._plan_alike(job, asked, quotes.get(job.id), room)
             cut = None
             if when_due and not (plan and (plan.preempts or _buys(plan))):
                 cut = when_due(self, job, room)
@@ -170,21 +170,21 @@ class Scene:
                     coming.add((job.engine.model, job.engine.runtime))
                 self._tight.clear()
                 continue
-            self._tight.add(alike)
+            self._tight.add(asked)
             if reserved < self.cluster.packing.starts_kept:
-                reserved += self.cluster.reserve(job)
+                reserved += self.cluster.reserve(job, alike(self.works.values(), job))
         return tuple(plans)
 
     def _plan_alike(
-        self, job: JobRequest, alike: Hashable, quote: BuyQuote | None, room: int
+        self, job: JobRequest, asked: Hashable, quote: BuyQuote | None, room: int
     ) -> PreemptionPlan:
         """Return the plan for one job: that of one before it which asks for the same and has
         nobody stopped, where there is one. It went first, so what is possible since is for it."""
-        if before := self._in_vain.get(alike):
+        if before := self._in_vain.get(asked):
             return before.model_copy(update={"job_id": job.id})
         plan = self.plan(job, quote, room)
         if not plan.preempts:
-            self._in_vain[alike] = plan
+            self._in_vain[asked] = plan
         return plan
 
     def plan(self, job: JobRequest, quote: BuyQuote | None, room: int) -> PreemptionPlan:

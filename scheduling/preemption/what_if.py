@@ -261,8 +261,9 @@ class WhatIfCluster:
             end = need.end_from(self.now)
             self.hold([held_by(job, gain, end, self._nodes[gain.node_id])])
 
-    def reserve(self, job: JobRequest) -> bool:
-        """Keep the first start of a job that waits; False where none is known."""
+    def reserve(self, job: JobRequest, not_of: Out = NOBODY) -> bool:
+        """Keep the first start of a job that waits; False where none is known, or where that is
+        on GPUs of one of these."""
         need = Need.of(job, self.packing)
         if job.gang is not None:
             found = self._first_gang_start(job, job.gang)
@@ -281,6 +282,9 @@ class WhatIfCluster:
         view = self._views[self._names[first[0]]]
         chosen = open_from(view, need, first[1], self.packing.gpu_choice)
         assert chosen is not None  # that is how the start was found
+        on = (each for each in self._running[view.node.id] if each.job_id in not_of)
+        if any(mask_of(each.gpu_indices) & chosen.mask for each in on):
+            return False
         parts = need.parts(chosen.indices, chosen.slices)
         hold = hold_of(job.id, need, view.node.gpu_power, chosen.mask, first[1], parts)
         self._keep(view.node.id, hold)

@@ -41,6 +41,12 @@ def is_like(work: RunningWork, job: JobRequest) -> bool:
     return key is not None and key.is_like(job.engine)
 
 
+def alike(works: Iterable[RunningWork], job: JobRequest) -> frozenset[str]:
+    """Return the running engines beside which one that waits is to be: it does not start when
+    they end."""
+    return frozenset(work.id for work in works if job.engine is not None and is_like(work, job))
+
+
 def is_of_its_service(work: RunningWork, job: JobRequest) -> bool:
     """Return whether a running engine is of the service of one that waits: its service says when
     it is stopped."""

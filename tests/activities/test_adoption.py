@@ -8,6 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from longshore.activities.observation import observe
 from longshore.models import proof
+from longshore.models.messages import LeaseEnd, ReleaseRequest
 from longshore.models.node import NodeState
 from longshore.models.node_messages import NodeEnd, Registered, Registration
 from longshore.models.placement import PlacementKey
@@ -88,6 +89,22 @@ async def test_one_that_is_lost_later_hears_of_it_under_the_epoch_that_it_began_
         await ledger.cycle("two")
         await register(ledger, boot="boot-4")
         assert (await ledger.signals("chat", "node_lost"))[-1]["epoch"] == 3
+
+
+async def test_one_that_began_anew_on_the_same_registration_is_not_told_that_it_is_lost(
+    ledger: Ledger,
+):
+    """Its process had failed with the node; what it was told then it took for the one since."""
+    async with ledger.listening("chat", "job"):
+        await run_both(ledger)
+        failed = ReleaseRequest(key=CHAT, reason=LeaseEnd.NODE_LOST, message="it was killed")
+        await ledger.run(ledger.queue.release, failed)
+        await ledger.enqueue("chat", attempt=2, command=None, engine=ENGINE.model_dump())
+        await ledger.cycle("two")
+        second = PlacementKey(job_id="chat", attempt=2)
+        assert (await register(ledger, second)).adopted == (second,)
+        assert await ledger.told("chat", "node_lost") == 0
+        assert await ledger.told("job", "node_lost") == 1
 
 
 async def test_reconcile_says_of_a_lost_node_how_many_engines_may_run_on(ledger: Ledger):

@@ -403,3 +403,25 @@ def test_no_second_engine_is_stopped_for_a_model_that_has_its_turn():
     both = [queue[0], own]
     plans = plan_preemptions(both, nodes, works, RULES, PackingPolicy(), NOW)
     assert [plan.job_id for plan in plans if plan.preempts] == ["r1", "own"]
+
+
+def test_one_that_waits_beside_its_own_service_keeps_no_start_on_its_gpus():
+    """An update that waits for room beside the old engine: that is idle, and does not leave for
+    it. Whoever came behind found no room either, as that start was kept."""
+    key = EngineKey(model="chat", runtime="llama.cpp", service="own")
+    old = an_engine("old", 0, IDLE)
+    old = old.model_copy(update={"request": old.request.model_copy(update={"engine": key})})
+    pinned = an_engine("pinned", 1, IDLE | {"model": "pinned", "pinned": True})
+    nodes = nodes_with([old, pinned], [a_node("n", gpus=2)])
+    long: dict[str, Any] = {"expected_duration": 9 * HOUR}
+    update = a_job("update", 1, submitted_at=NOW - HOUR, **asks_for("new", "own"), **long)
+    others = [
+        a_job("other", 1, submitted_at=NOW - MINUTE, **asks_for("other", "another"), **long),
+        a_job("job", 1, submitted_at=NOW - MINUTE, **long),
+    ]
+    for waits in others:
+        plans = plan_preemptions(
+            [update, waits], nodes, [old, pinned], RULES, PackingPolicy(), NOW
+        )
+        stops = {plan.job_id: [each.job_id for each in plan.victims] for plan in plans}
+        assert stops == {"update": [], waits.id: ["old"]}
