@@ -1,6 +1,10 @@
 """What the packer needs to know of a job."""
 
+import json
+from collections.abc import Mapping
 from datetime import timedelta
+from hashlib import sha256
+from types import MappingProxyType
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -37,13 +41,34 @@ class EngineKey(Frozen):
     model: Name
     runtime: Name
     service: Name | None = None
+    files: Name | None = None
+    """Tells models of one name apart: a digest of where its files and its adapters are."""
+
+    @classmethod
+    def of(
+        cls,
+        model: str,
+        runtime: str,
+        service: str | None = None,
+        source: str = "",
+        adapters: Mapping[str, str] = MappingProxyType({}),
+    ) -> Self:
+        """Return the key of an engine; what is stored may be what somebody wrote by hand."""
+        files = json.dumps([source, sorted(adapters.items())])
+        digest = sha256(files.encode()).hexdigest()[:32]
+        return cls.trusted(model=model, runtime=runtime, service=service, files=digest)
+
+    @property
+    def serves(self) -> tuple[str, str, str | None]:
+        """What it serves: a model with these files and LoRA adapters, by a runtime."""
+        return self.model, self.runtime, self.files
 
     def is_like(self, other: "EngineKey | None") -> bool:
         """Return whether an engine serves the same model, or the same service."""
         if other is None:
             return False
         same_service = self.service is not None and self.service == other.service
-        return same_service or (self.model, self.runtime) == (other.model, other.runtime)
+        return same_service or self.serves == other.serves
 
 
 _SAID = ResourceRequest.model_fields.keys() - {"expected_duration", "max_duration"}
@@ -250,7 +275,10 @@ def _key_of(spec: JobSpec) -> EngineKey | None:
     if spec.engine is None:
         return None
     served = spec.engine
-    return EngineKey(model=served.model.name, runtime=served.runtime.name, service=served.service)
+    return EngineKey.of(
+        served.model.name, served.runtime.name, served.service,
+        served.model.source, served.model.adapters,
+    )  # fmt: skip
 
 
 def _loads_within(spec: JobSpec) -> timedelta | None:

@@ -28,15 +28,19 @@ async def with_engine_turns(
         return list(queue)
     rows = await connection.execute(text(_ENGINES), {"pool": pool})
     found = {row.job_id: row for row in rows}
-    coming = {(row.model, row.runtime) for row in found.values() if row.job_id in served}
+    keys = {
+        # As it is stored: what somebody has written by hand is like nothing else.
+        id: EngineKey.of(row.model, row.runtime, row.service, row.source, row.adapters or {})
+        for id, row in found.items()
+    }
+    coming = {key.serves for id, key in keys.items() if id in served}
 
     def told(job: JobRequest) -> JobRequest:
         row = found.get(job.id)
         if row is None:
             return job
-        # As it is stored: what somebody has written by hand is like nothing else.
-        key = EngineKey.trusted(model=row.model, runtime=row.runtime, service=row.service)
-        if job.fills or (job.id not in served and (row.model, row.runtime) in coming):
+        key = keys[job.id]
+        if job.fills or (job.id not in served and key.serves in coming):
             return job.model_copy(update={"engine": key})
         load = timedelta(seconds=row.load_seconds)
         at = turn_at(key, row.since, load, works, policy)
@@ -68,6 +72,9 @@ _ENGINES = """
                                     JOIN placements p ON p.job_id = o.job_id
                                    WHERE o.service = r.service)) AS since,
            coalesce(j.spec #>> '{engine,model,name}', '') AS model,
+           coalesce(j.spec #>> '{engine,model,source}', '') AS source,
+           CASE jsonb_typeof(j.spec #> '{engine,model,adapters}') WHEN 'object'
+           THEN j.spec #> '{engine,model,adapters}' END AS adapters,
            coalesce(j.spec #>> '{engine,runtime,name}', '') AS runtime,
            (SELECT max(o.load_seconds) FROM replicas o
              WHERE o.service = r.service AND o.revision = r.revision) AS load_seconds

@@ -132,7 +132,7 @@ class Scene:
             return frozenset(decision.job_id for decision in made.placements)
 
         reserved = 0
-        coming: set[tuple[str, str]] = set()
+        coming: set[tuple[str, str, str | None]] = set()
         """Models that an engine is to serve for whose turn others are stopped."""
         packing = with_turns(self.cluster.packing, queue)
         ordered = queue_order(queue, packing, self.now, nodes, running)
@@ -142,7 +142,7 @@ class Scene:
         for job in ordered:
             if job.id in self.candidates.busy:
                 continue
-            if job.turn and job.engine and (job.engine.model, job.engine.runtime) in coming:
+            if job.turn and job.engine and job.engine.serves in coming:
                 job = job.model_copy(update={"turn": None})
             stops = self.candidates.asks(job)
             asked = _asked(job), tuple(job.data.items()), quotes.get(job.id), stops
@@ -167,7 +167,7 @@ class Scene:
                 stopping += len(plan.victims)
                 self._take(job, plan)
                 if job.turn and job.engine:
-                    coming.add((job.engine.model, job.engine.runtime))
+                    coming.add(job.engine.serves)
                 self._tight.clear()
                 continue
             self._tight.add(asked)

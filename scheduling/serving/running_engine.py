@@ -65,8 +65,8 @@ def turn_at(
 ) -> datetime | None:
     """Return from when on an engine that waits `since` then has one of its own class stopped that
     is in use: once it has waited for long enough. None where an engine serves its model."""
-    served = ((each.model, each.runtime) for each in map(_key, works) if each is not None)
-    if (key.model, key.runtime) in served:
+    served = (each.serves for each in map(_key, works) if each is not None)
+    if key.serves in served:
         return None
     slot_key = SlotKey(key.model, key.runtime)
     waits = WaitingRequests(slot_key, requests=1, since=since)

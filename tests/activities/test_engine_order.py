@@ -10,6 +10,7 @@ from longshore.activities.serving.engine_order import ENGINES, load_engine_order
 from longshore.activities.serving.service_rows import facts_of, lock_service
 from longshore.activities.snapshot import load_place, load_queue
 from longshore.activities.usage import load_pool_to_plan
+from longshore.models.job_request import EngineKey, JobRequest
 from longshore.models.messages import LeaseEnd
 from longshore.models.preemption import PreemptionPolicy
 from longshore.scheduling.order import queue_order
@@ -122,6 +123,25 @@ async def test_a_model_waits_since_its_service_had_an_engine_last(served: Record
     ended_at = await ledger.value(_ENDED, id=first["job_id"], end=end.value)
     assert ended_at > second["queued_at"]
     assert (await turns())[second["job_id"]] == ended_at + max_wait
+    await served.end()
+
+
+async def test_what_one_that_waits_serves_is_as_its_spec_says(served: RecordedService):
+    """With its LoRA adapters: an engine that has others loaded does not serve that."""
+    model = served.engine.model.model_copy(update={"adapters": {"formal": "/m/formal.gguf"}})
+    served.engine = served.engine.model_copy(update={"model": model})
+    await served.record()
+    await served.look()
+    (replica,) = (await served.view()).replicas
+    await served.queued(replica.job_id)
+    async with served.control.snapshot() as connection:
+        (waits,) = (await read_inputs(connection, served.pool)).queue
+    spec = await served.start_of(replica.job_id)
+    key = JobRequest.of(waits.id, spec, waits.submitted_at, 1).engine
+    assert key is not None
+    assert waits.engine == key
+    plain = EngineKey.of(model.name, "llama.cpp", None, model.source)
+    assert not key.is_like(plain)
     await served.end()
 
 

@@ -213,6 +213,17 @@ def test_at_its_turn_an_engine_has_one_of_its_own_class_drained(
         assert "which yields since nobody asks it" in idle.reason
 
 
+@pytest.mark.parametrize("adapters", [{}, {"formal": "/m/formal.gguf"}])
+def test_an_engine_serves_a_model_with_its_lora_adapters(adapters: dict[str, str]):
+    asks = EngineKey.of("chat", "llama.cpp", "new", "/m/chat.gguf", adapters)
+    serves = EngineKey.of("chat", "llama.cpp", "own", "/m/chat.gguf")
+    work = an_engine("e", 0, IDLE)
+    work = work.model_copy(update={"request": work.request.model_copy(update={"engine": serves})})
+    leaves = planned([work], **asks_for("chat") | {"engine": asks}).victims
+    has_turn = turn_at(asks, NOW, timedelta(0), [work], RULES) is not None
+    assert (bool(leaves), has_turn) == (bool(adapters), bool(adapters))
+
+
 def test_a_turn_comes_after_the_wait_and_four_loads_where_nobody_serves_the_model():
     key = EngineKey(model="other", runtime="llama.cpp")
 
