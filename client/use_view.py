@@ -117,7 +117,8 @@ def _rung_cells(rung: FundRung, now: datetime, window: str, wide: bool) -> dict[
         recall = f", {count(rung.recallable)} to recall" if rung.recallable else ""
         unused = f"{unused} of {count(rung.gpus)}{recall}"
     return {
-        "who": rung.rung, "envelope": f"{rung.tenant}/{rung.envelope}",
+        "who": rung.rung,
+        "envelope": f"{rung.tenant}/{rung.envelope}{f' (on {rung.on})' if rung.on else ''}",
         "GPUs": count(rung.gpus), "unused": unused,
         "to recall": count(rung.recallable) if rung.recallable else NONE,
         "who has it": (listed(held, _NAMED) or NONE) + ahead, "gives": count(rung.gives),

@@ -32,6 +32,8 @@ class FundRung(Wire):
     opens: Instant | None = None
     """When it opens, where it will."""
     ends: Instant | None = None
+    on: str = Field(default="", max_length=1000)
+    """On which nodes it is asked, and gives that, where the answer is of others; empty else."""
 
 
 class FundRemedy(Wire):

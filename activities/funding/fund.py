@@ -224,6 +224,7 @@ def _rung(room: Room, rung: Rung, before: frozenset[str]) -> FundRung:
         unused=rung.unused / 1000, recallable=rung.recallable / 1000,
         held_by={tenant: held[tenant] / 1000 for tenant in sorted(held)}, ahead=ahead / 1000,
         gives=rung.gives / 1000, code=rung.code, opens=rung.opens, ends=spec.end,
+        on=rung.on,
     )  # fmt: skip
 
 

@@ -43,6 +43,14 @@ class Cover(NamedTuple):
         return sum(charge.amount for charge in self.charges if charge.lent)
 
 
+_FAR_OFF = (
+    FundingCode.NO_ROOM,
+    FundingCode.NOT_OPEN,
+    FundingCode.ACL_DENIED,
+    FundingCode.NO_ENVELOPE,
+)
+"""Why nobody pays on nodes of a kind, where no limit alone is in the way: of several kinds it is
+told of the one where the least is."""
 ITSELF = Cover(True)
 """For a tenant without a budget."""
 
@@ -58,7 +66,7 @@ def at_best(room: Room, use: Use) -> tuple[Use, Cover]:
     """Return a job that may come to nodes of several kinds as one that comes to the best of them,
     and who would pay for it there. The best is where others are stopped for it, if it is paid for
     there; else what the nearest envelopes pay for, as on a ladder; or for which the least is
-    missing."""
+    missing, and of these where a limit is in the way before one where all is used up."""
     found: list[tuple[tuple[float, ...], Kinds, Use, Cover]] = []
     for group in alike(room, use):
         one = at_kind(use, group[0])
@@ -75,7 +83,7 @@ def _nearness(room: Room, use: Use, found: Cover) -> tuple[float, ...]:
     """Return the key that has the nearest envelopes first, and what is missing last; of that what
     no envelope is for."""
     if not found.funded:
-        return 1, found.missing, found.code is FundingCode.NO_ENVELOPE
+        return 1, found.missing, _FAR_OFF.index(found.code) if found.code in _FAR_OFF else -1
     places = [room.place[charge.envelope] for charge in found.charges]
     steps = [room.tree.steps(use.tenant, room.owner[place]) or OWN for place in places]
     unknown = not all(share.where.there for share in use.shares)

@@ -8,11 +8,16 @@ from typing import NamedTuple
 from longshore.models.funding import FundingCode
 from longshore.scheduling.funding.asked import Asked
 from longshore.scheduling.funding.cover import ITSELF, Cover, at_best, cover, start
-from longshore.scheduling.funding.facts import Use
+from longshore.scheduling.funding.facts import Use, Where
+from longshore.scheduling.funding.kinds import alike, at_kind
 from longshore.scheduling.funding.remedies import Helps, Remedy, every_asked, remedies
 from longshore.scheduling.funding.room import Room
 
 __all__ = ["Explained", "Helps", "Remedy", "Rung", "explain"]
+
+
+_MOST_KINDS = 8
+"""Of nodes of which each is told."""
 
 
 class Rung(NamedTuple):
@@ -32,6 +37,8 @@ class Rung(NamedTuple):
     """Why it does not give more; None where no more is wanted."""
     opens: datetime | None = None
     """When it opens, where it will."""
+    on: str = ""
+    """Of which nodes it is asked, where the answer is of others; then it gives that there."""
 
 
 class Explained(NamedTuple):
@@ -50,24 +57,44 @@ def explain(
     jobs that run are expected to end, as far as that is known."""
     if not room.tree.has_budget(use.tenant):
         return Explained(ITSELF, ())
+    asks = use
     use, found = at_best(room, use) if use.kinds else (use, cover(room, use))
+    rungs = list(_rungs(room, use))
+    if asks.kinds:
+        rungs += _on_others(room, asks, use, {(rung.envelope, rung.rung) for rung in rungs})
+    gets = sum(rung.gives for rung in rungs if not rung.on)
+    helps = () if found.funded else tuple(remedies(room, use, found, gets, ends))
+    return Explained(found, tuple(rungs), helps)
+
+
+def _on_others(room: Room, asks: Use, best: Use, seen: set[tuple[int, str]]) -> Iterable[Rung]:
+    """Yield the envelopes that are for other nodes than those of the answer, kind by kind."""
+    for group in alike(room, asks)[:_MOST_KINDS]:
+        if best.shares[0].where in group:
+            continue
+        words = _words(group[0])
+        for rung in _rungs(room, at_kind(asks, group[0])):
+            if (rung.envelope, rung.rung) not in seen:
+                seen.add((rung.envelope, rung.rung))
+                yield rung._replace(on=words)
+
+
+def _words(where: Where) -> str:
+    labels = "".join(f", {key}={value}" for key, value in sorted(where.labels or ()))
+    return f"{where.gpu_type or 'any type'}{labels}{'' if where.there else ', to be bought'}"
+
+
+def _rungs(room: Room, use: Use) -> Iterable[Rung]:
     taking = start(room, use)
-    missing = taking.walk(use)
+    taking.walk(use)
     gives: dict[tuple[int, bool], int] = {}
     for taken in taking.taken:
         key = taken.place, taken.lent
         gives[key] = gives.get(key, 0) + taken.gpus * taken.each
     taking.undo()
-    wants = sum(share.amount for share in use.shares)
-    rungs = tuple(_rungs(room, use, gives, wants))
-    helps = () if found.funded else tuple(remedies(room, use, found, wants - missing, ends))
-    return Explained(found, rungs, helps)
-
-
-def _rungs(room: Room, use: Use, gives: dict[tuple[int, bool], int], wants: int) -> Iterable[Rung]:
     seen: set[tuple[int, bool]] = set()
     below_caps: dict[int, int] = {}
-    left = wants
+    left = sum(share.amount for share in use.shares)
     for asked in every_asked(room, use):
         place, lent = asked.place, asked.lent
         if (place, lent) in seen:

@@ -118,4 +118,6 @@ def test_rungs_name_their_envelopes() -> None:
         assert said in text, said
     # On a wide one nothing is left out.
     wide = "\n".join(drawn(fund_screen(a_fund(*rungs), NOW, 140), 140))
+    other = rungs[0].model_copy(update={"on": "L40S"})
+    assert "(on L40S)" in "\n".join(drawn(fund_screen(a_fund(*rungs, other), NOW, 140), 140))
     assert "organisation/main     8       2          2  lab 4, product 2; 2 of it" in wide

@@ -8,13 +8,15 @@ from hypothesis import strategies as st
 
 from longshore.models.constraints import Constraint, contradiction, parse_constraint
 from longshore.models.elastic import Malleable
-from longshore.models.funding import Envelope, FundingTerms, PoolFunding, WhenUnfunded
+from longshore.models.funding import Cap, Envelope, FundingTerms, PoolFunding, WhenUnfunded
 from longshore.models.job_request import JobRequest
 from longshore.models.topology import Gang
 from longshore.scheduling.funding.cover import cover
 from longshore.scheduling.funding.evaluate import evaluated
+from longshore.scheduling.funding.explain import Helps, explain
 from longshore.scheduling.funding.facts import (
     Branch,
+    Capped,
     Charge,
     Facts,
     Kind,
@@ -23,7 +25,7 @@ from longshore.scheduling.funding.facts import (
     Use,
     Where,
 )
-from longshore.scheduling.funding.pool import Asks, pool_funding
+from longshore.scheduling.funding.pool import Asks, as_found, pool_funding
 from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.funding.where_paid import where_paid
 from tests.support.packing import NOW, a_job
@@ -252,3 +254,32 @@ def test_wherever_it_is_planned_somebody_pays_and_it_is_planned_if_anybody_does(
         assert goes_to(job, *kinds) <= pays
     if pays and not buys:
         assert goes_to(job, *kinds)
+
+
+def test_of_several_kinds_it_is_told_of_the_one_that_a_limit_alone_keeps_it_from():
+    """A cap is over three types, and two of their envelopes are used up: the third is not, and
+    the job waits for the cap."""
+    types = {"a": "A100", "h": "H100", "l": "L40S"}
+    place = {name: Where("pool", kind, frozenset()) for name, kind in types.items()}
+    uses = [
+        Use(f"runs-{name}", 1, "red", BEFORE, (Share(0, place[name], (0, 1, 2, 3), 1000),))
+        for name in ("a", "l")
+    ]
+    charges = [
+        Charge(use.job_id, 1, 0, id, (0, 1, 2, 3), 1000, False, BEFORE, id)
+        for use, id in zip(uses, (1, 3), strict=True)
+    ]
+    given = facts(
+        {name: {"gpus": 4, "gpu_type": kind} for name, kind in types.items()},
+        *(a_kind(kind) for kind in types.values()), uses=uses, charges=charges,
+    )  # fmt: skip
+    cap = Cap(name="all", gpus=8, envelopes=("a", "h", "l"))
+    given = given._replace(caps=(Capped(1, "red", cap, frozenset({1, 2, 3})),))
+    job = a_job("waits", 4, tenant="red", vram_per_gpu=0)
+    found, _ = found_for(given, job)
+    assert "a cap over envelopes leaves no room (CAP)" in found.unfunded["waits"]
+    told = explain(*as_found(given, "pool", [job], {"waits": WAITS}, job, NOW))
+    assert [(rung.name, rung.on, rung.gives, rung.code) for rung in told.rungs] == [
+        ("h", "", 0, "CAP"), ("a", "A100", 0, "NO_ROOM"), ("l", "L40S", 0, "NO_ROOM"),
+    ]  # fmt: skip
+    assert Helps.CAP in [remedy.what for remedy in told.remedies]
