@@ -18,7 +18,7 @@ SLICE_MILLI = WHOLE // 8
 """What a slice of a GPU in MIG mode counts."""
 
 
-_LEAST_PLACEMENTS, _MOST_PLACEMENTS = 400, 4000
+LEAST_PLACEMENTS, MOST_PLACEMENTS = 400, 4000
 _FOR_EACH_NODE = 2
 
 
@@ -26,7 +26,7 @@ def remembered(nodes: int) -> int:
     """Return how many of its latest placements say what a pool of so many nodes is asked for: as
     many as say which types are scarce there, and whether jobs end as others start. More are a
     longer query."""
-    return min(max(_FOR_EACH_NODE * nodes, _LEAST_PLACEMENTS), _MOST_PLACEMENTS)
+    return min(max(_FOR_EACH_NODE * nodes, LEAST_PLACEMENTS), MOST_PLACEMENTS)
 
 
 class Kind(NamedTuple):

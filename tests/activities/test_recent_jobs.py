@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from longshore.activities.buying.job_runtimes import recent_runtimes
 from longshore.activities.snapshot import load_recent
 from longshore.activities.views import set_pool
@@ -10,6 +12,7 @@ from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import EngineSpec, ModelSpec
 from longshore.models.topology import Conformance
+from longshore.scheduling.placement import mix
 from tests.support.ledger import Ledger
 
 
@@ -27,6 +30,31 @@ async def test_recent_jobs_are_counted_by_shape(ledger: Ledger):
     found = {(of.request.gpus, of.count, of.ended) for of in recent}
     assert found == {(1, 2, 1), (4, 1, 0)}
     assert elsewhere == ()
+
+
+@pytest.mark.parametrize(("nodes", "placements"), [(0, 3), (1, 3), (2, 4), (3, 5), (9, 5)])
+def test_a_larger_pool_remembers_more_placements(
+    nodes: int, placements: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mix, "LEAST_PLACEMENTS", 3)
+    monkeypatch.setattr(mix, "MOST_PLACEMENTS", 5)
+    assert mix.remembered(nodes) == placements
+
+
+async def test_the_latest_placements_are_remembered_two_for_each_node(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(mix, "LEAST_PLACEMENTS", 1)
+    await ledger.register("one", gpus=2)
+    await ledger.register("two", gpus=4)
+    jobs = {"a": 1, "b": 1, "c": 1, "d": 2, "e": 1}
+    async with ledger.listening(*jobs):
+        for job, gpus in jobs.items():
+            await ledger.enqueue(job, gpus=gpus)
+            await ledger.cycle(f"cycle of {job}")
+    async with ledger.database.transaction() as connection:
+        recent = await load_recent(connection, ledger.pool)
+    assert {(of.request.gpus, of.count) for of in recent} == {(1, 3), (2, 1)}
 
 
 async def test_an_engine_counts_as_a_job_of_its_shape(ledger: Ledger):
