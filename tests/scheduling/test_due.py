@@ -165,6 +165,10 @@ def test_the_order_is_unfunded_then_spares_then_shrinking():
     ]  # fmt: skip
     assert plan.cut is Cut.SHRINK
     assert plan.ways[0].title == "shrink elastic to 2 GPUs; take the spares of gang"
+    assert plan.reason.startswith(
+        "its start is due: malleable jobs shrink: elastic; "
+        "gangs give up what stands by for them: gang; that costs "
+    )
 
 
 def test_no_more_is_taken_of_a_later_kind_than_it_takes():
@@ -180,6 +184,10 @@ def test_no_more_is_taken_of_a_later_kind_than_it_takes():
     elastic = runs("e", {"node-b": range(6, 8)}, malleable=Malleable(min=1, max=2))
     (plan,) = planned([*works[:3], elastic], a_job("owner", 7, tenant="owner"), unpaid=("u",))
     assert [victim.job_id for victim in plan.victims] == ["e", "g1", "g2", "u"]
+    assert plan.reason.startswith(
+        "its start is due: malleable jobs shrink: e; "
+        "gangs give up what stands by for them: g1, g2; stopped: u; that costs "
+    )
 
 
 def test_who_is_drawn_is_only_stopped_where_others_are_too_few():
