@@ -54,6 +54,8 @@ class _Cutting(Scene):
     """A round of plans for one job, in which others give up what they do for a start that is
     due."""
 
+    _by_what = "its start is due"
+
     def __init__(self, scene: Scene, job: JobRequest, cut: Cut, funding: PoolFunding) -> None:
         works = [work for work in scene.works.values() if work.id not in scene.candidates.busy]
         nodes, _ = scene.cluster.as_it_is()
@@ -146,7 +148,7 @@ class _Cutting(Scene):
         return victim_of(work, min(wait, job.expected_duration), self.policy, self.now)
 
     def _by_payer(self, victims: Sequence[str], job: JobRequest) -> frozenset[str]:
-        return frozenset(victims)  # its start is due
+        return frozenset(victims)
 
     def _shrunk(self, victim: Victim, gains: Sequence[GainedGPUs], job: JobRequest) -> Victim:
         parts = self._gives.get(victim.job_id)

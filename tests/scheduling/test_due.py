@@ -90,6 +90,7 @@ def test_j17_a_spare_is_given_up_first():
     )  # fmt: skip
     assert [(gain.node_id, gain.gpu_indices) for gain in plan.gains] == [("node-b", (0, 1))]
     assert plan.reason.startswith("its start is due: gangs give up what stands by for them: gang;")
+    assert [way.lost for way in plan.ways] == ["", "its start is due"]
 
 
 def test_j17_else_one_group_is_shrunk():
