@@ -20,8 +20,9 @@ from longshore.models.preemption import (
     Overcommit,
     PreemptionPolicy,
     RunningWork,
+    TakenSpare,
 )
-from longshore.models.text import count, listed
+from longshore.models.text import count, format_gpus, listed
 from longshore.scheduling.preemption.costs import right_of, why_spared
 from longshore.scheduling.preemption.parts import Parts, shrunk_to, spares_of
 from longshore.scheduling.preemption.payers import Right
@@ -145,6 +146,23 @@ def lottery_words(lottery: Lottery) -> str:
         f"{listed(lottery.drawn, _NAMED)} of {jobs} of {tenants}, with seed {lottery.seed}; drawn "
         f"again it is {same}"
     )
+
+
+def given_up_for(job_id: str) -> str:
+    """Return why what stood by for a gang was given up for a job."""
+    return f"given up for {job_id}, whose start was due"
+
+
+def took_words(took: Sequence[TakenSpare]) -> str:
+    """Return who gave up what stood by: ``its start was due: gang gave up GPUs 0-3 of b, which
+    stood by for it``."""
+    gave: dict[str, list[str]] = {}
+    for each in took:
+        gave.setdefault(each.job_id, []).append(
+            f"{format_gpus(each.gpu_indices)} of {each.node_id}"
+        )
+    said = "; ".join(f"{gang} gave up {listed(of, _NAMED)}" for gang, of in gave.items())
+    return f"its start was due: {said}, which stood by for {'it' if len(gave) == 1 else 'them'}"
 
 
 def having_right(funding: PoolFunding, job: JobRequest, gives: Mapping[str, Parts]) -> PoolFunding:
