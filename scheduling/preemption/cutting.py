@@ -64,7 +64,9 @@ class _Cutting(Scene):
         """As it is without what is due."""
         with_right = having_right(funding, job, self._gives)
         packing = scene.cluster.packing.model_copy(update={"funding": with_right})
-        stoppable = Stoppable(works, scene.policy, scene.now, scene.yielding, with_right)
+        stoppable = Stoppable(
+            works, scene.policy, scene.now, scene.yielding, with_right, (job.id,)
+        )
         later = {
             id: _LATER[Cut.SPARES if parts.spares_alone else cut]
             for id, parts in self._gives.items()

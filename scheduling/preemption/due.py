@@ -19,16 +19,18 @@ from longshore.models.preemption import (
     LotteryEntry,
     Overcommit,
     PreemptionPolicy,
+    RejectedVictim,
     RunningWork,
     TakenSpare,
 )
 from longshore.models.text import count, format_gpus, listed
 from longshore.scheduling.preemption.costs import right_of, why_spared
 from longshore.scheduling.preemption.parts import Parts, shrunk_to, spares_of
-from longshore.scheduling.preemption.payers import Right
+from longshore.scheduling.preemption.payers import Right, says_payer
 
 _DIGITS = 16
 _NAMED = 4
+_MADE_ROOM = "others made room for it, so that it keeps its GPUs"
 
 
 def cuts(overcommit: Overcommit) -> tuple[Cut, ...]:
@@ -66,6 +68,37 @@ def gives_up(
         if parts is not None:
             found[work.id] = parts
     return found
+
+
+def why_it_keeps(
+    work: RunningWork,
+    job: JobRequest,
+    funding: PoolFunding,
+    policy: PreemptionPolicy,
+    now: datetime,
+) -> RejectedVictim | None:
+    """Return why a running job that another pays for keeps its GPUs from one whose start is due;
+    None where that is who pays for it."""
+    if job.sensitive or not may_cut(job, funding):
+        return None
+    if right_of(work, job, policy, now, funding) is not Right.NONE:
+        return None
+    if not work.preemptible:
+        return why_spared(work, policy, now)
+    if work.id in funding.first:
+        return RejectedVictim(job_id=work.id, reason=_MADE_ROOM)
+    drawn = policy.overcommit is Overcommit.LOTTERY
+    if work.malleable is None and not drawn:
+        return None
+    spared = why_spared(work, policy, now)
+    if spared or work.malleable is None or drawn:
+        return spared
+    if shrunk_to(work, work.malleable.min, funding.of(work.id)) is None:
+        reason = f"{says_payer(work.id, funding)}, and has no more than its fewest GPUs"
+    else:
+        least = count(work.malleable.min, "GPU")
+        reason = f"{says_payer(work.id, funding)}, and shrinks to no less than {least}"
+    return RejectedVictim(job_id=work.id, reason=reason)
 
 
 def entries(

@@ -297,6 +297,7 @@ _KINDS = (
     ("is of the same", "of the same service"),
     ("it loads", "loading a model"),
     ("it is pinned", "pinned"),
+    ("others made", "of those that others made room for"),
     ("is paid for", "paid for by others"),
     ("is of a tenant", "of tenants without a budget"),
     ("says that", "not preemptible"),
