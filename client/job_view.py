@@ -18,6 +18,7 @@ from longshore.client.words import (
     class_of,
     clock,
     places_of,
+    says_start,
     short_class_of,
     styled,
     tier_of,
@@ -199,7 +200,7 @@ def _remark(job: JobView, now: datetime) -> str:
             kind = job.failure.value if job.failure else "failed"
             return f"{kind}{code}{where}: {job.reason}".rstrip(": ")
         case JobState.QUEUED if job.estimated_start is not None:
-            return f"may start {ago(job.estimated_start, now)}: {job.reason}"
+            return f"{says_start(job.estimated_start, now)}: {job.reason}"
         case JobState.HELD:
             return job.reason or "until it is released"
         case _:

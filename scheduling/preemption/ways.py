@@ -305,7 +305,7 @@ _KINDS = (
     ("cannot save", "not able to save"),
     ("was preempted", "preempted of late"),
     ("runs again", "preempted of late"),
-    ("runs since", "running too briefly"),
+    ("was placed", "running too briefly"),
     ("has run", "of more than half its rank"),
     ("had waited", "of more than half its rank"),
     ("has not saved", "not able to save"),

@@ -109,6 +109,17 @@ def test_a_class_that_has_risen_is_said_with_how_long_it_took() -> None:
     assert [line[at].strip() for line in lines] == ["4 as 5", "4 as 5", "5"]
 
 
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(60, "may start in 1m"), (0, "is due to start now"), (-9, "was due to start 9s ago")],
+)
+def test_an_estimated_start_that_has_passed_is_told_so(seconds: int, said: str) -> None:
+    job = a_job(estimated_start=NOW + timedelta(seconds=seconds), reason="all are in use")
+    assert any(
+        f"{said}: all are in use" in line for line in drawn(jobs_table((job,), NOW, 140), 140)
+    )
+
+
 def test_spares_that_were_taken_are_told_of_the_gang_and_of_who_got_them() -> None:
     gpus, at = (0, 1, 2, 3), NOW - 3 * MINUTE
     gone = AttemptShare(

@@ -102,6 +102,8 @@ def test_a_job_that_waits_says_how_long_and_why():
     ):  # fmt: skip
         assert part in said, part
     assert "<busy>" not in html
+    late = job.model_copy(update={"estimated_start": NOW - 3 * MINUTE})
+    assert "3 nodes are <busy> was due to start 3m ago" in text_of(list_html([late], NOW))
     assert 'href="/jobs/train-abcdefghij"' in html
     assert html.count('scope="col"') == 7
     assert '<th scope="row">' in html
