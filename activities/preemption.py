@@ -36,7 +36,7 @@ from longshore.models.pool import PoolSpec
 from longshore.models.preemption import PreemptionPlan, RunningWork
 from longshore.models.text import count
 from longshore.scheduling.placement.mix import Mix
-from longshore.scheduling.preemption.due import seed_of
+from longshore.scheduling.preemption.due import given_up_for, seed_of
 from longshore.scheduling.preemption.payers import Right, right_over
 from longshore.scheduling.preemption.plan import plan_preemptions
 from longshore.scheduling.serving.running_engine import is_idle
@@ -214,7 +214,7 @@ async def _give_up(connection: AsyncConnection, spare: "_Spare") -> bool:
         return False
     await lock_job(connection, gang.id)  # as whoever ends it, or swaps
     key = PlacementKey(job_id=gang.id, attempt=gang.attempt)
-    message = f"given up for {job.id}, whose start was due"
+    message = given_up_for(job.id)
     return await end_spare(connection, key, spare.node_id, LeaseEnd.PREEMPTED, message)
 
 

@@ -203,6 +203,16 @@ MADE_ROOM = """
      ORDER BY decided_at DESC LIMIT 1
 """
 
+TOOK_SPARES = """
+    SELECT s.job_id, s.node_id, s.gpu_indices, s.ended_at AS at
+      FROM placements p
+      JOIN placements s ON s.node_id = p.node_id AND s.spare AND s.ended_at <= p.placed_at
+     WHERE p.job_id = :id AND p.attempt = :attempt
+       AND s.end_reason = :preempted AND s.end_message = :message
+     ORDER BY s.job_id, s.node_id
+"""
+"""On the nodes of an attempt."""
+
 SPARED = "SELECT spared FROM queue WHERE job_id = :id"
 
 RUNNING_OF = """
@@ -233,7 +243,12 @@ ATTEMPTS = """
       FROM placements p JOIN nodes n ON n.id = p.node_id
       JOIN jobs j ON j.id = p.job_id
      CROSS JOIN LATERAL (
-           SELECT p.ended_at IS NOT NULL AND NOT p.spare
+           SELECT p.ended_at IS NOT NULL AND p.spare
+                  AND EXISTS (SELECT FROM placements o
+                               WHERE o.job_id = p.job_id AND o.attempt = p.attempt AND o.rank = 0
+                                 AND (o.ended_at IS NULL
+                                      OR o.ended_at > p.ended_at + interval '1 second'))
+               OR p.ended_at IS NOT NULL AND NOT p.spare
                   AND coalesce(j.spec->'malleable'->'in_place' = 'true', false)
                   AND EXISTS (SELECT FROM placements o
                                WHERE o.job_id = p.job_id AND o.attempt = p.attempt AND o.rank = 0
@@ -249,7 +264,8 @@ ATTEMPTS = """
      ORDER BY p.attempt DESC LIMIT :limit
 """
 """A rank of a job that changes its size in place has left where the attempt went on without it.
-Those of which rank 0 ended alike ended with the attempt, an instant apart."""
+Those of which rank 0 ended alike ended with the attempt, an instant apart. So has what stands by
+for a gang, where it went on for more than that."""
 
 PLACED_BY = """
     SELECT decision FROM placements WHERE job_id = :id AND NOT spare

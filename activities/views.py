@@ -33,6 +33,7 @@ from longshore.activities.view_queries import (
     QUEUED,
     RUNNING_OF,
     SPARED,
+    TOOK_SPARES,
     of_jobs,
 )
 from longshore.models.checkpointing import CheckpointDecision
@@ -40,11 +41,12 @@ from longshore.models.errors import NotFoundError, SpecError, StoredError
 from longshore.models.job import JobSpec, Tier
 from longshore.models.job_status import JobState
 from longshore.models.labels import Selector
+from longshore.models.messages import LeaseEnd
 from longshore.models.moment import says_begin
 from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
-from longshore.models.preemption import PreemptionPlan, Spared
+from longshore.models.preemption import PreemptionPlan, Spared, TakenSpare
 from longshore.models.price_series import PriceSeries
 from longshore.models.problems import beyond_bounds, describe_all
 from longshore.models.resources import WHOLE
@@ -60,6 +62,7 @@ from longshore.models.views import (
 )
 from longshore.models.visible import shown
 from longshore.scheduling.durations import says_learnt
+from longshore.scheduling.preemption.due import given_up_for
 
 _FIRMWARE = TypeAdapter(tuple[HostFirmware, ...])
 MOST_ATTEMPTS = 50
@@ -170,6 +173,16 @@ class Views:
         async with self._database.transaction() as connection:
             plan = await connection.scalar(text(MADE_ROOM), asked)
         return stored_decision(PreemptionPlan, plan)
+
+    async def took_spares(self, job_id: str, attempt: int) -> tuple[TakenSpare, ...]:
+        """Return what gangs gave up for an attempt of what stood by for them."""
+        asked = {
+            "id": job_id, "attempt": attempt, "preempted": LeaseEnd.PREEMPTED.value,
+            "message": given_up_for(job_id),
+        }  # fmt: skip
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(text(TOOK_SPARES), asked)
+            return tuple(TakenSpare.model_validate(dict(row)) for row in rows.mappings())
 
     async def spared(self, job_id: str) -> tuple[Spared, ...]:
         """Return the running jobs that would make room for a queued one, and are left alone for a

@@ -129,15 +129,15 @@ class Longshore(
         late = deadlines_in_vain(spec, datetime.now(UTC))
         if late and not (key and await self._was_taken(new_job_id(spec, key))):
             raise SpecError(f"job {spec.name}", late)
+        job_id = new_job_id(spec, key)
         try:
-            warnings = await preflight(self._db, spec, queued=True)
+            warnings = await preflight(self._db, spec, queued=True, job_id=job_id)
         except (SpecError, RefusedError):  # quotas may be lower than when it was submitted
             if not (key and await self._was_taken(new_job_id(spec, key))):
                 raise
             warnings = ()
         spec = await CodeStorer(self.settings, self._db).of_job(spec)
         job = job_input(spec, key=key, held=held)
-        job_id = new_job_id(spec, key)
         digest = digest_of(spec)
         if key is not None and await self._is_over_and_forgotten(job_id):
             return Submission(job_id=job_id, created=False)

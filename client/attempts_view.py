@@ -7,11 +7,11 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from longshore.client.terminal import SeveralLines, Text, a_table, heading
-from longshore.client.words import cell, zone
+from longshore.client.words import cell, clock, zone
 from longshore.models.job_status import AttemptRecord, not_stored
 from longshore.models.resize import SizeChange
-from longshore.models.text import MOST_NODES, and_more, format_gpus, span
-from longshore.models.views import AttemptView
+from longshore.models.text import MOST_NODES, ago, and_more, format_gpus, span
+from longshore.models.views import AttemptShare, AttemptView
 
 _WITH_ITS_WORKFLOW = "ended with its workflow"
 """Which says nothing of it: somebody ended it from outside."""
@@ -54,6 +54,20 @@ def attempts_table(
             attempt_end(record, job_ended_at),
         )
     return table
+
+
+def spares_gone_facts(
+    gone: Sequence[AttemptShare], now: datetime
+) -> list[tuple[str, RenderableType]]:
+    """Return what stood by for a gang and was given up, with when and why."""
+    said = [
+        f"{format_gpus(share.gpu_indices)} of {share.node_id} stood by until "
+        f"{clock(share.left_at, now)}, {ago(share.left_at, now)}: {share.end_message}".rstrip(": ")
+        for share in gone[:MOST_NODES]
+        if share.left_at is not None
+    ]
+    more = and_more(len(gone) - MOST_NODES, "node")
+    return [("spares", SeveralLines([*said, *([more] if more else [])]))] if said else []
 
 
 def stderr_tail(lines: Sequence[str]) -> list[RenderableType]:

@@ -120,7 +120,10 @@ class Explainer:
             more = {
                 "growth": await self._growth_of(job), "data": await self.staged(job),
                 "made_room": await self._views.made_room(job.id, job.attempt),
+                "took_spares": await self._views.took_spares(job.id, job.attempt),
             }  # fmt: skip
+            if job.state is JobState.RUNNING and (had := await self._views.attempts(job.id)):
+                more["spares_gone"] = had[-1].spares_gone
             async with self._database.transaction() as connection:
                 notes = [
                     await waits_to_load(connection, job.id),

@@ -5,6 +5,7 @@ from datetime import datetime
 from longshore.activities.database import clock
 from longshore.activities.funding.fund import fund_view
 from longshore.activities.funding.use import funding_state, leases_at, usage
+from longshore.activities.funding.views import why_no_tenant
 from longshore.client.budgets import BudgetReading
 from longshore.models.errors import NotFoundError
 from longshore.models.fund_view import FundView
@@ -38,9 +39,15 @@ class FundingReading(BudgetReading):
     async def usage(
         self, since: datetime, *, by: UsedBy = UsedBy.TENANT, tenant: str | None = None
     ) -> Usage:
-        """Return the GPU-hours since a time by class and payer, of one tenant or of all."""
+        """Return the GPU-hours since a time by class and payer, of one tenant or of all.
+
+        Raises NotFoundError for a tenant that there is not.
+        """
         async with self._db().snapshot() as connection:
-            return await usage(connection, since, None, by, tenant)
+            found = await usage(connection, since, None, by, tenant)
+            if tenant and not found.rows and (why := await why_no_tenant(connection, tenant)):
+                raise NotFoundError(why)
+            return found
 
     async def leases(
         self,

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from longshore.client.array_view import array_parts
-from longshore.client.attempts_view import attempts_table, stderr_tail
+from longshore.client.attempts_view import attempts_table, spares_gone_facts, stderr_tail
 from longshore.client.checkpoint_view import checkpoint_facts, saving_facts
 from longshore.client.code_view import travels
 from longshore.client.live import progress_bar
@@ -18,6 +18,7 @@ from longshore.client.words import (
     class_of,
     clock,
     places_of,
+    says_start,
     short_class_of,
     styled,
     tier_of,
@@ -199,7 +200,7 @@ def _remark(job: JobView, now: datetime) -> str:
             kind = job.failure.value if job.failure else "failed"
             return f"{kind}{code}{where}: {job.reason}".rstrip(": ")
         case JobState.QUEUED if job.estimated_start is not None:
-            return f"may start {ago(job.estimated_start, now)}: {job.reason}"
+            return f"{says_start(job.estimated_start, now)}: {job.reason}"
         case JobState.HELD:
             return job.reason or "until it is released"
         case _:
@@ -231,6 +232,8 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         facts.append((label, places_of(job.places, simulated=job.simulated)))
     if job.spares:
         facts.append(("stands by", job.stands_by))
+    gone = report.attempts[-1].spares_gone if report.attempts else ()
+    facts += spares_gone_facts(gone, now)
     facts += payer_facts(report.payers)
     running = job.state is JobState.RUNNING
     reason = job.reason if running or status is None else status.reason or job.reason

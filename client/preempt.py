@@ -252,13 +252,14 @@ async def _decide(
     `away` says why the checkpoint store is away, empty where it is there; `start` is what a cycle
     keeps for the job; `beside` is the job where the pool's queue in the database is without it.
     """
-    quote, no_price = None, "buying is off for this pool"
+    quote, no_price, bought_nothing = None, "buying is off for this pool", False
     if inputs.spec.buying.enabled:
         try:
             quote, no_price = await _quote(inputs.spec, request.id, now, beside)
+            bought_nothing = quote is None
         except LongshoreError as error:
             no_price = str(error)
-    found = plan_of(inputs, request, quote, now)
+    found = plan_of(inputs, request, quote, now, bought_nothing=bought_nothing)
     notes = [away] if away else []
     if quote is None and found and (inputs.spec.buying.enabled or not found.ways):
         notes.append(f"no price to buy at: {no_price}")

@@ -41,13 +41,19 @@ async def with_job(
 
 
 def plan_of(
-    inputs: PreemptionInputs, request: JobRequest, quote: BuyQuote | None, now: datetime
+    inputs: PreemptionInputs,
+    request: JobRequest,
+    quote: BuyQuote | None,
+    now: datetime,
+    *,
+    bought_nothing: bool = False,
 ) -> PreemptionPlan | None:
     """Return who would be preempted for a job of the queue, beside the jobs before it, as if the
     pool allowed it; None where it needs nobody's GPUs, or gets some already.
 
-    `quote` is what it costs to buy for it; without one what the cycle thinks that counts. Where
-    its start is due others give way as in a cycle, but that nobody is drawn.
+    `quote` is what it costs to buy for it; without one what the cycle thinks that counts, but
+    where the markets were asked and `bought_nothing`. Where its start is due others give way as in
+    a cycle, but that nobody is drawn.
     """
     shares = [share for work in inputs.running for share in work.shares]
     packing = with_turns(inputs.spec.packing, inputs.queue)
@@ -57,6 +63,8 @@ def plan_of(
     policy = inputs.spec.preemption.model_copy(update=nobody_drawn)
     due = {request.id: ""} if request.id in inputs.due else {}
     quotes = inputs.quotes(now) | ({request.id: quote} if quote else {})
+    if bought_nothing:
+        quotes.pop(request.id, None)
     plans = plan_preemptions(
         ahead, inputs.nodes, inputs.running, policy, inputs.spec.packing, now, inputs.under_way,
         quotes, inputs.recent, due=due,

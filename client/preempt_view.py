@@ -29,7 +29,7 @@ def render_plan(ran: PreemptionDryRun, *, most: int | None = None) -> Renderable
     if plan.ways:
         parts += [Text(), ways_table(plan.ways, plan.at)]
     if plan.victims:
-        parts += [Text(), heading("Would be stopped"), _victims(plan.victims, ran)]
+        parts += [Text(), heading("Would lose GPUs"), _victims(plan.victims, ran)]
         parts += [Text(), Text(_gains(plan))]
     if plan.rejected:
         parts += [Text(), heading("Keep their GPUs"), _kept(plan.rejected, ran, most)]

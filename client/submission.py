@@ -54,10 +54,10 @@ def new_id(tenant: str, name: str, key: str | None) -> str:
 
 
 async def preflight(
-    database: Callable[[], Database], spec: JobSpec, *, queued: bool = False
+    database: Callable[[], Database], spec: JobSpec, *, queued: bool = False, job_id: str = ""
 ) -> tuple[str, ...]:
     """Hold the job against the nodes that are there, and the quotas of its tenant; return what
-    its user should know.
+    its user should know. `job_id` is what it is to have, where that is known.
 
     Raises UnsatisfiableError when no node could ever hold it and none can come; SpecError when it
     is more than a quota alone, or names a sponsor that there is not; and where it is `queued` at
@@ -71,7 +71,7 @@ async def preflight(
                 raise UnsatisfiableError(why)
             spec = with_limit(spec, pool)
             now = await clock(connection)
-            job = JobRequest.of("", spec, now, 1)
+            job = JobRequest.of(job_id, spec, now, 1)
             (never,) = await why_never_taken(connection, [(job, spec)])
             if never:
                 raise SpecError(f"job {spec.name}", (never,))
@@ -92,7 +92,7 @@ async def preflight(
                 funding = await funding_beside(connection, pool, job, spec, nodes, now)
                 packing = pool.packing.model_copy(update={"funding": funding})
                 pool = pool.model_copy(update={"packing": packing})
-            standing = await read_standing(connection, pool, now, spec.tier)
+            standing = await read_standing(connection, pool, now, spec.tier, job_id)
     except UnavailableError as error:
         return (f"could not look at the nodes first ({error})",)
     except DBAPIError as error:

@@ -54,7 +54,10 @@ def usage(
     tenant: Annotated[str | None, typer.Option(help="Only usage of this tenant's jobs.")] = None,
     by: Annotated[UsedBy, typer.Option(help="Key to sum by.")] = UsedBy.TENANT,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="Start: 7d ago, or 2026-11-25T14:05.")
+        str,
+        typer.Option(
+            metavar="TIME", help="Start: 7d for 7 days before now, 14:05, or 2026-11-25T14:05."
+        ),
     ] = "7d",
     limit: LIMIT = 50,
     as_json: JSON = False,
@@ -83,7 +86,11 @@ def leases(
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Moment: 2026-11-25T14:05, or 10m ago (default: now)."),
+        typer.Option(
+            metavar="TIME",
+            help="Moment: 10m for 10 minutes before now, 14:05, or 2026-11-25T14:05 "
+            "(default: now).",
+        ),
     ] = None,
     job: Annotated[str | None, typer.Option(metavar="JOB", help="Only this job's.")] = None,
     as_json: JSON = False,

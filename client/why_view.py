@@ -5,7 +5,12 @@ from datetime import datetime
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from longshore.client.attempts_view import attempts_table, sizes_table, stderr_tail
+from longshore.client.attempts_view import (
+    attempts_table,
+    sizes_table,
+    spares_gone_facts,
+    stderr_tail,
+)
 from longshore.client.bought_view import buying_parts
 from longshore.client.checkpoint_view import saving_facts
 from longshore.client.job_view import (
@@ -28,7 +33,7 @@ from longshore.models.text import ago, amount, count, format_gpus, format_slices
 from longshore.models.views import Explanation
 from longshore.models.visible import in_one_line
 from longshore.scheduling.fair_tree import says_part
-from longshore.scheduling.preemption.due import lottery_words
+from longshore.scheduling.preemption.due import lottery_words, took_words
 
 
 def explanation_screen(explanation: Explanation, now: datetime) -> RenderableType:
@@ -44,6 +49,9 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     facts += payer_facts(explanation.payers, explanation.headline)
     if (room := explanation.made_room) is not None:
         facts.append(("made room", f"{ago(room.at, now)}: {room.reason}"))
+    elif took := explanation.took_spares:
+        facts.append(("made room", f"{ago(took[0].at, now)}: {took_words(took)}"))
+    facts += spares_gone_facts(explanation.spares_gone, now)
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
     if job.learnt:
         facts.append(("time it takes", job.learnt))

@@ -8,7 +8,7 @@ from longshore.models.job_status import JobState
 from longshore.models.mig import SLICES
 from longshore.models.node import NodeState
 from longshore.models.queue_view import QueuedJobView
-from longshore.models.text import NONE, format_places, span
+from longshore.models.text import NONE, ago, format_places, span
 from longshore.models.views import Explanation, JobView
 
 _STYLES = {
@@ -31,6 +31,15 @@ SIMULATED = "simulated"
 
 def styled(state: JobState | NodeState) -> Text:
     return Text(state.value, style=_STYLES[state])
+
+
+def says_start(at: datetime, now: datetime) -> str:
+    """Return ``may start in 5m`` of an estimated start, and ``was due to start 9s ago`` once that
+    has passed."""
+    said = ago(at, now)
+    if said.startswith("in "):
+        return f"may start {said}"
+    return f"{'is' if said == 'now' else 'was'} due to start {said}"
 
 
 def clock(instant: datetime, now: datetime) -> str:

@@ -10,7 +10,7 @@ from longshore.models.job_report import JobReport
 from longshore.models.job_status import AttemptRecord
 from longshore.models.resize import SizeChange
 from longshore.models.text import and_more, format_gpus, format_slices, span
-from longshore.models.views import AttemptView
+from longshore.models.views import AttemptShare, AttemptView
 
 _MOST_SHARES = 12
 
@@ -58,18 +58,24 @@ def _paused(change: SizeChange) -> str:
 
 
 def _shares(attempt: AttemptView) -> str:
-    stood = "stands by" if attempt.ended_at is None else "stood by"
     said = [
         f'<span class="id">{escape(share.node_id)}</span> '
         f"{format_gpus(share.gpu_indices)}"
         f"{f' {format_slices(share.slices)}' if share.slices else ''}"
-        f"{f', {stood}' if share.spare else ''}"
+        f"{_stands_by(share, attempt) if share.spare else ''}"
         for share in attempt.shares[:_MOST_SHARES]
     ]
     more = and_more(len(attempt.shares) - _MOST_SHARES, "node")
     rest = [more] if more else []
     mark = SIMULATED_GPUS if any(share.simulated for share in attempt.shares) else ""
     return f"{'<br>'.join([*said, *rest])} {mark}"
+
+
+def _stands_by(share: AttemptShare, attempt: AttemptView) -> str:
+    if share.left_at is None:
+        return ", stands by" if attempt.ended_at is None else ", stood by"
+    why = f": {escape(share.end_message)}" if share.end_message else ""
+    return f", stood by until {when(share.left_at)}{why}"
 
 
 def _end(attempt: AttemptView, record: AttemptRecord | None, over: datetime | None) -> str:

@@ -15,7 +15,7 @@ from longshore.models.funding_use import FundingState, Leases, Payers, Usage, Us
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     **{status: PROBLEMS[status] for status in (401, 422, 503)},
-    404: {"model": Problem, "description": "There is no such job, node or GPU."},
+    404: {"model": Problem, "description": "There is no such job, node, GPU or tenant."},
 }
 _NODE = r"^[^/\s\x00-\x1f\x7f]{1,255}$"
 

@@ -1,7 +1,7 @@
 """Where a job could be placed and what else was weighed, as HTML: nodes, groups of a gang, ways to
 start."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from longshore.console.escaping import escape
 from longshore.console.parts import PICKED, cell, number, table, when
@@ -9,7 +9,7 @@ from longshore.models.gang import GangPlan, PlannedGroup
 from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
 from longshore.models.preemption import Way
 from longshore.models.text import amount, and_more, count, format_gpus, format_slices
-from longshore.models.views import Explanation
+from longshore.models.views import AttemptView, Explanation
 
 MOST_NODES = 60
 """Rows of nodes that are listed one by one."""
@@ -28,14 +28,16 @@ def nodes_html(explanation: Explanation) -> tuple[str, str]:
     return _candidates(placed), "Nodes that could take it when it was placed, best first"
 
 
-def gang_html(explanation: Explanation) -> str:
-    """Return the groups of a gang, and what each domain has; nothing for another job."""
+def gang_html(explanation: Explanation, attempts: Sequence[AttemptView] = ()) -> str:
+    """Return the groups of a gang, without what its last attempt has given up of what stands by,
+    and what each domain has; nothing for another job."""
     decision = explanation.decision or explanation.placed
     if decision is None or decision.gang is None:
         return ""
     plan = decision.gang
     refusal = f'<p class="padded">{escape(plan.refusal)}</p>' if plan.refusal else ""
-    return f"{refusal}{_groups(plan)}{_rooms(plan)}"
+    gone = attempts[-1].spares_gone if attempts and explanation.decision is None else ()
+    return f"{refusal}{_groups(plan, {share.node_id for share in gone})}{_rooms(plan)}"
 
 
 def ways_html(explanation: Explanation) -> str:
@@ -118,24 +120,25 @@ def _made_of(terms: ScoreTerms) -> str:
     return ", ".join([*said, *parts] if terms.rule is PackingRule.SEED_SCORE else parts)
 
 
-def _groups(plan: GangPlan) -> str:
+def _groups(plan: GangPlan, gone: Collection[str]) -> str:
     if not plan.groups:
         return ""
     return "<h3>Groups</h3>" + table(
         "Groups of the gang",
         ("Group", "Domain", "GPUs", "Nodes", "Spares"),
-        (_group(each) for each in plan.groups),
+        (_group(each, gone) for each in plan.groups),
         numbers=("GPUs",),
     )
 
 
-def _group(group: PlannedGroup) -> str:
+def _group(group: PlannedGroup, gone: Collection[str]) -> str:
+    stands_by = [share for share in group.spares if share.node_id not in gone]
     nodes, spares = (
         "<br>".join(
             f'<span class="id">{escape(share.node_id)}</span> {format_gpus(share.gpu_indices)}'
             for share in shares
         )
-        for shares in (group.nodes, group.spares)
+        for shares in (group.nodes, stands_by)
     )
     return (
         f'<tr><th scope="row">{group.number}</th><td>{escape(group.domain)}</td>'

@@ -23,10 +23,12 @@ from longshore.models.text import (
     count,
     dollars,
     format_duration,
+    format_gpus,
     span,
 )
 from longshore.models.units import format_bytes
 from longshore.models.views import Explanation, JobView
+from longshore.scheduling.preemption.due import took_words
 
 
 def notes_html(report: JobReport) -> str:
@@ -235,6 +237,13 @@ def _decided(explanation: Explanation, now: datetime) -> Iterable[str]:
         yield f"Others are preempted for it: {escape(room.reason)}."
     if (made := explanation.made_room) is not None:
         yield f"Others were preempted for it {ago(made.at, now)}: {escape(made.reason)}."
+    elif took := explanation.took_spares:
+        yield f"Others made room for it {ago(took[0].at, now)}: {escape(took_words(took))}."
+    for gone in explanation.spares_gone:
+        yield (
+            f"{format_gpus(gone.gpu_indices)} of {escape(gone.node_id)} stood by for it until "
+            f"{when(gone.left_at)}: {escape(gone.end_message) or 'given up'}."
+        )
     if gave is not None:
         for_job = f"{link(gave.job_id)} {ago(gave.at, now)}"
         yield f"It was preempted for {for_job}: {escape(gave.reason)}."

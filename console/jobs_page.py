@@ -196,7 +196,7 @@ class JobPage:
         nodes, title = placement.nodes_html(explanation)
         self._put("Nodes", nodes)
         self._cards["Nodes"].title(title)
-        self._put("Gang", placement.gang_html(explanation))
+        self._put("Gang", placement.gang_html(explanation, report.attempts))
         self._put("Size changes", sizes_html(explanation.sizes))
         self._put("Attempts", attempts_html(report, now))
         self._cards["Attempts"].remark("the newest first")

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode
 
 from longshore.client.job_view import held, share
-from longshore.client.words import short_class_of, tier_of
+from longshore.client.words import says_start, short_class_of, tier_of
 from longshore.console.escaping import escape
 from longshore.console.parts import SIMULATED_GPUS, cell, chip, facts, number, table
 from longshore.models.job_status import JobState
@@ -120,7 +120,7 @@ def _row(job: JobView, now: datetime) -> str:
     starts = ""
     if job.state is JobState.QUEUED and job.estimated_start is not None:
         between = f", {job.start_range.says(now)}" if job.start_range else ""
-        starts = f"<small>may start in {span(job.estimated_start - now)}{between}</small>"
+        starts = f"<small>{says_start(job.estimated_start, now)}{between}</small>"
     so_far = "<small>so far</small>" if waits(job) else ""
     again = f"<small>attempt {job.attempt}</small>" if job.attempt > 1 else ""
     who = f"<small>{escape(job.tenant)}, {tier_of(job)}, class {short_class_of(job)}</small>"

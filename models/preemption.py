@@ -291,6 +291,16 @@ class GainedGPUs(Frozen):
     """For a MIG profile: the set of slices on its GPU."""
 
 
+class TakenSpare(Frozen):
+    """What stood by for a gang on a node, and was given up for a job whose start was due."""
+
+    job_id: str
+    """Of the gang."""
+    node_id: str
+    gpu_indices: tuple[int, ...]
+    at: Instant
+
+
 class WayKind(StrEnum):
     PREEMPT = "preempt"
     WAIT = "wait"

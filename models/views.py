@@ -20,7 +20,7 @@ from longshore.models.job_status import JobResult, JobState
 from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
-from longshore.models.preemption import PreemptionPlan, Spared
+from longshore.models.preemption import PreemptionPlan, Spared, TakenSpare
 from longshore.models.price_series import PriceView
 from longshore.models.resize import SizeChange
 from longshore.models.retry import FailureClass
@@ -290,7 +290,7 @@ class AttemptShare(Wire):
     join_reason: str = ""
     """Why it joined, in words."""
     end_reason: str | None = None
-    """Why the attempt went on without it: resized, or node-lost."""
+    """Why the attempt went on without it: resized, node-lost, or of a spare preempted."""
     end_message: str = ""
     """The same in words."""
 
@@ -315,6 +315,11 @@ class AttemptView(Wire):
         """Its nodes by rank, each with its GPUs, without those that stood by or left it."""
         ran = (share for share in self.shares if not share.spare and share.left_at is None)
         return tuple((share.node_id, share.gpu_indices) for share in ran)
+
+    @property
+    def spares_gone(self) -> tuple[AttemptShare, ...]:
+        """What stood by for it and was given up, while it went on."""
+        return tuple(share for share in self.shares if share.spare and share.left_at is not None)
 
     @property
     def gpus(self) -> int:
@@ -361,6 +366,10 @@ class Explanation(Wire):
     pool."""
     made_room: PreemptionPlan | None = None
     """For a job that runs: the plan that had others preempted for its attempt."""
+    took_spares: tuple[TakenSpare, ...] = ()
+    """For a job that runs: what gangs gave up for its attempt of what stood by for them."""
+    spares_gone: tuple[AttemptShare, ...] = ()
+    """For a gang that runs: what stood by for it, and was given up since."""
     spared: tuple[Spared, ...] = ()
     """For a queued job: running jobs that are left alone for a time, and may then be stopped for
     it."""

@@ -146,6 +146,8 @@ class _Change(NamedTuple):
 
 
 def _came_and_went(share: AttemptShare) -> Iterator[_Change]:
+    if share.spare:  # which is none of its size
+        return
     gpus = len(share.gpu_indices)
     if share.joined_at is not None:
         yield _Change(share.joined_at, gpus, "resized", share.join_reason)

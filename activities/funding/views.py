@@ -135,6 +135,18 @@ async def why_no_budget(connection: AsyncConnection, tenant: str) -> str:
             f"tenant {shown(tenant)} has no budget: it pays for all that it uses{above}. "
             "`longshore budget apply FILE` gives it one"
         )
+    return await _no_such_tenant(connection, tenant)
+
+
+async def why_no_tenant(connection: AsyncConnection, tenant: str) -> str:
+    """Return that there is no tenant of this name, and which may be meant; empty where there is
+    one."""
+    if await connection.scalar(text(_IS_KNOWN), {"tenant": tenant}):
+        return ""
+    return await _no_such_tenant(connection, tenant)
+
+
+async def _no_such_tenant(connection: AsyncConnection, tenant: str) -> str:
     names = sorted(
         await connection.scalars(text("SELECT name FROM tenants WHERE budget_since IS NOT NULL"))
     )

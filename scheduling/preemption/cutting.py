@@ -46,13 +46,15 @@ def plan_due(scene: Scene, job: JobRequest, room: int, seed: str) -> PreemptionP
         at = _Cutting(scene, job, cut, funding)
         plan = at.by_lottery(job, room, seed) if cut is Cut.LOTTERY else at.by_parts(job, room)
         if plan is not None and plan.preempts:
-            return plan.model_copy(update={"cut": cut, "reason": _reason(plan, cut)})
+            return plan.model_copy(update={"cut": cut, "reason": at.said(plan)})
     return None
 
 
 class _Cutting(Scene):
     """A round of plans for one job, in which others give up what they do for a start that is
     due."""
+
+    _by_what = "its start is due"
 
     def __init__(self, scene: Scene, job: JobRequest, cut: Cut, funding: PoolFunding) -> None:
         works = [work for work in scene.works.values() if work.id not in scene.candidates.busy]
@@ -62,7 +64,9 @@ class _Cutting(Scene):
         """As it is without what is due."""
         with_right = having_right(funding, job, self._gives)
         packing = scene.cluster.packing.model_copy(update={"funding": with_right})
-        stoppable = Stoppable(works, scene.policy, scene.now, scene.yielding, with_right)
+        stoppable = Stoppable(
+            works, scene.policy, scene.now, scene.yielding, with_right, (job.id,)
+        )
         later = {
             id: _LATER[Cut.SPARES if parts.spares_alone else cut]
             for id, parts in self._gives.items()
@@ -123,6 +127,22 @@ class _Cutting(Scene):
         lottery = Lottery(seed=seed, entries=asked, drawn=tuple(drawn))
         return plan.model_copy(update={"lottery": lottery})
 
+    def said(self, plan: PreemptionPlan) -> str:
+        """Return what a plan has each of them do: some do what is asked before the last cut."""
+        drawn = plan.lottery.drawn if plan.lottery else ()
+        told: dict[str, list[str]] = {}
+        for victim in plan.victims:
+            if victim.spares_on:
+                how = "gangs give up what stands by for them"
+            elif plan.lottery and victim.job_id in drawn and victim.job_id not in self._gives:
+                how = f"drawn by lottery with seed {plan.lottery.seed}"
+            else:
+                how = "stopped" if victim.gpus_left is None else "malleable jobs shrink"
+            told.setdefault(how, []).append(victim.job_id)
+        each = "; ".join(f"{how}: {listed(names, _NAMED)}" for how, names in told.items())
+        lost = amount(sum(victim.total for victim in plan.victims))
+        return f"its start is due: {each}; that costs {lost}"
+
     def _fits(self, job: JobRequest, whole: Sequence[str], early: Sequence[str]) -> bool:
         return self.cluster.fits(job, _out(whole, early))
 
@@ -130,7 +150,7 @@ class _Cutting(Scene):
         return victim_of(work, min(wait, job.expected_duration), self.policy, self.now)
 
     def _by_payer(self, victims: Sequence[str], job: JobRequest) -> frozenset[str]:
-        return frozenset(victims)  # its start is due
+        return frozenset(victims)
 
     def _shrunk(self, victim: Victim, gains: Sequence[GainedGPUs], job: JobRequest) -> Victim:
         parts = self._gives.get(victim.job_id)
@@ -149,14 +169,3 @@ class _Cutting(Scene):
 
 def _out(whole: Sequence[str], early: Sequence[str]) -> frozenset[str]:
     return frozenset([*early, *whole, *(id + KEPT for id in whole)])
-
-
-def _reason(plan: PreemptionPlan, cut: Cut) -> str:
-    names = [victim.job_id for victim in plan.victims]
-    lost = amount(sum(victim.total for victim in plan.victims))
-    how = {
-        Cut.SPARES: "gangs give up what stands by for them",
-        Cut.SHRINK: "malleable jobs shrink",
-        Cut.LOTTERY: f"drawn by lottery with seed {plan.lottery.seed if plan.lottery else ''}",
-    }
-    return f"its start is due: {how[cut]}: {listed(names, _NAMED)}; that costs {lost}"

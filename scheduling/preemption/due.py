@@ -19,15 +19,18 @@ from longshore.models.preemption import (
     LotteryEntry,
     Overcommit,
     PreemptionPolicy,
+    RejectedVictim,
     RunningWork,
+    TakenSpare,
 )
-from longshore.models.text import count, listed
+from longshore.models.text import count, format_gpus, listed
 from longshore.scheduling.preemption.costs import right_of, why_spared
 from longshore.scheduling.preemption.parts import Parts, shrunk_to, spares_of
-from longshore.scheduling.preemption.payers import Right
+from longshore.scheduling.preemption.payers import Right, says_payer
 
 _DIGITS = 16
 _NAMED = 4
+_MADE_ROOM = "others made room for it, so that it keeps its GPUs"
 
 
 def cuts(overcommit: Overcommit) -> tuple[Cut, ...]:
@@ -65,6 +68,37 @@ def gives_up(
         if parts is not None:
             found[work.id] = parts
     return found
+
+
+def why_it_keeps(
+    work: RunningWork,
+    job: JobRequest,
+    funding: PoolFunding,
+    policy: PreemptionPolicy,
+    now: datetime,
+) -> RejectedVictim | None:
+    """Return why a running job that another pays for keeps its GPUs from one whose start is due;
+    None where that is who pays for it."""
+    if job.sensitive or not may_cut(job, funding):
+        return None
+    if right_of(work, job, policy, now, funding) is not Right.NONE:
+        return None
+    if not work.preemptible:
+        return why_spared(work, policy, now)
+    if work.id in funding.first:
+        return RejectedVictim(job_id=work.id, reason=_MADE_ROOM)
+    drawn = policy.overcommit is Overcommit.LOTTERY
+    if work.malleable is None and not drawn:
+        return None
+    spared = why_spared(work, policy, now)
+    if spared or work.malleable is None or drawn:
+        return spared
+    if shrunk_to(work, work.malleable.min, funding.of(work.id)) is None:
+        reason = f"{says_payer(work.id, funding)}, and has no more than its fewest GPUs"
+    else:
+        least = count(work.malleable.min, "GPU")
+        reason = f"{says_payer(work.id, funding)}, and shrinks to no less than {least}"
+    return RejectedVictim(job_id=work.id, reason=reason)
 
 
 def entries(
@@ -145,6 +179,23 @@ def lottery_words(lottery: Lottery) -> str:
         f"{listed(lottery.drawn, _NAMED)} of {jobs} of {tenants}, with seed {lottery.seed}; drawn "
         f"again it is {same}"
     )
+
+
+def given_up_for(job_id: str) -> str:
+    """Return why what stood by for a gang was given up for a job."""
+    return f"given up for {job_id}, whose start was due"
+
+
+def took_words(took: Sequence[TakenSpare]) -> str:
+    """Return who gave up what stood by: ``its start was due: gang gave up GPUs 0-3 of b, which
+    stood by for it``."""
+    gave: dict[str, list[str]] = {}
+    for each in took:
+        gave.setdefault(each.job_id, []).append(
+            f"{format_gpus(each.gpu_indices)} of {each.node_id}"
+        )
+    said = "; ".join(f"{gang} gave up {listed(of, _NAMED)}" for gang, of in gave.items())
+    return f"its start was due: {said}, which stood by for {'it' if len(gave) == 1 else 'them'}"
 
 
 def having_right(funding: PoolFunding, job: JobRequest, gives: Mapping[str, Parts]) -> PoolFunding:

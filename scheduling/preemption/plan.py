@@ -89,7 +89,7 @@ def plan_preemptions(
     low = held_back(queue, packing, now, nodes, shares)
     queue = tuple(job for job in queue if job.id not in low)  # nothing helps these to start
     yielding = _yielding(works, queue, nodes, policy, packing, now)
-    stoppable = Stoppable(works, policy, now, yielding, packing.funding)
+    stoppable = Stoppable(works, policy, now, yielding, packing.funding, due)
     if stops_only and not (policy.enabled and any(map(stoppable.whom, queue))):
         return ()
     mix = mix or mix_of(queue, recent, len(works), packing)

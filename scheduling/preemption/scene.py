@@ -55,6 +55,9 @@ _asked = attrgetter(*sorted(JobRequest.model_fields.keys() - _OWN))
 class Scene:
     """The state of one round of plans."""
 
+    _by_what = "a budget pays for it first"
+    """Why those of `_by_payer` are stopped."""
+
     def __init__(
         self,
         nodes: Sequence[Node],
@@ -251,7 +254,7 @@ class Scene:
         ids = [victim.job_id for victim in victims]
         plan = weigh(
             job, victims, start, quote, rejected, self.policy, self.now,
-            by_payer=self._by_payer(ids, job),
+            by_payer=self._by_payer(ids, job), by_what=self._by_what,
             engines={
                 one: not is_idle(self.works[one], self.policy, self.now)
                 for one in ids

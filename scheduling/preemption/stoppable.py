@@ -4,7 +4,7 @@ and `scheduling.preemption.yielding` for a whole round of plans, without a word 
 What does not depend on who asks is worked out once.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 
@@ -23,14 +23,15 @@ from longshore.scheduling.preemption.costs import (
     why_not,
     why_spared,
 )
+from longshore.scheduling.preemption.due import why_it_keeps
 from longshore.scheduling.preemption.payers import Right, right_over
 from longshore.scheduling.preemption.yielding import Yielding
 
 _Engine = tuple[EngineKey | None, bool]
-Asks = tuple[int, int, Payer, bool, _Engine]
+Asks = tuple[int, int, Payer, bool, _Engine, bool]
 """The class of a job, of how many running jobs it has twice the rank, who pays for it, whether it
-only fills what is free, and of an engine what it serves and whether it has its turn: of two jobs
-that agree in these each may stop the same others."""
+only fills what is free, of an engine what it serves and whether it has its turn, and whether its
+start is due: of two jobs that agree in these each may stop the same others."""
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -44,9 +45,11 @@ class Stoppable:
         now: datetime,
         yielding: Yielding | None = None,
         funding: PoolFunding | None = None,
+        due: Collection[str] = (),
     ) -> None:
         """`yielding` has who yields to whom within a class, where anybody does; `funding` who pays
-        for whom, where a tenant has a budget."""
+        for whom, where a tenant has a budget; `due` are jobs whose start is due."""
+        self._due = due
         self._funding = funding
         self._works = works
         self._policy = policy
@@ -61,7 +64,8 @@ class Stoppable:
     def asks(self, job: JobRequest) -> Asks:
         """Return what two jobs agree in that may stop the same others."""
         most = self._yielding.most(job) if self._yielding else 0
-        return job.priority, most, self._payer(job), job.fills, (job.engine, job.turn is not None)
+        engine = job.engine, job.turn is not None
+        return job.priority, most, self._payer(job), job.fills, engine, job.id in self._due
 
     def _payer(self, job: JobRequest) -> Payer:
         return self._funding.of(job.id) if self._funding else ITSELF
@@ -79,6 +83,10 @@ class Stoppable:
     def why_not(self, place: int, job: JobRequest) -> RejectedVictim | None:
         """Return why one keeps its GPUs; None where it may be stopped for `job`."""
         work = self._works[place]
+        if self._funding is not None and job.id in self._due:
+            kept = why_it_keeps(work, job, self._funding, self._policy, self._now)
+            if kept is not None:
+                return kept
         return why_not(work, job, self._policy, self._now, self._yielding, self._funding)
 
     def by_payer(self, victims: Iterable[str], job: JobRequest) -> frozenset[str]:

@@ -37,6 +37,7 @@ def weigh(
     now: datetime,
     *,
     by_payer: Collection[str],
+    by_what: str,
     engines: Mapping[str, bool],
 ) -> PreemptionPlan:
     """Return the plan to stop these jobs, or not to, where another way costs less. What the job
@@ -45,8 +46,8 @@ def weigh(
     `start` is when the job starts if nobody is stopped; None where that is not known. Where one of
     its own class or above yields to it, that is decided already against waiting: by its rank, or
     where only `engines` do (true for one that is in use), since nobody asks them, or it has waited
-    for its turn. Where all of them are stopped `by_payer`, a budget pays for it before them: then
-    no other way counts.
+    for its turn. Where all of them are stopped `by_payer`, for the reason `by_what`, no other way
+    counts.
     """
     freed = now + max((victim.save for victim in victims), default=timedelta(0))
     cost = sum(victim.total for victim in victims)
@@ -63,8 +64,7 @@ def weigh(
     if ranked and start is not None and start - freed <= policy.restart:
         ranked = False  # a stop would take longer than the wait
     if first:
-        lost = "a budget pays for it first"
-        others = (way.model_copy(update={"lost": lost}) for way in (waiting, *buying))
+        others = (way.model_copy(update={"lost": by_what}) for way in (waiting, *buying))
         ways = (preempting.model_copy(update={"chosen": True}), *others)
     elif ranked:
         lost = f"those that are stopped have less than 1/{AHEAD:g} of its rank"
@@ -297,6 +297,7 @@ _KINDS = (
     ("is of the same", "of the same service"),
     ("it loads", "loading a model"),
     ("it is pinned", "pinned"),
+    ("others made", "of those that others made room for"),
     ("is paid for", "paid for by others"),
     ("is of a tenant", "of tenants without a budget"),
     ("says that", "not preemptible"),
@@ -304,7 +305,7 @@ _KINDS = (
     ("cannot save", "not able to save"),
     ("was preempted", "preempted of late"),
     ("runs again", "preempted of late"),
-    ("runs since", "running too briefly"),
+    ("was placed", "running too briefly"),
     ("has run", "of more than half its rank"),
     ("had waited", "of more than half its rank"),
     ("has not saved", "not able to save"),

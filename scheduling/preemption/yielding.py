@@ -92,7 +92,7 @@ class Yielding:
         if not self.is_too_soon(work):
             return None
         ran, least = _short(self._ran(work)), _short(self._least_run(work))
-        return f"runs since {ran}, and yields after {least}"
+        return f"was placed {ran} ago, and yields once it has run for {least}"
 
     def _ran(self, work: RunningWork) -> timedelta:
         return max(self._now - work.started_at, timedelta(0))

@@ -7,12 +7,12 @@ import pytest
 
 from longshore.activities.database import clock
 from longshore.activities.preemption_inputs import read_inputs
-from longshore.activities.views import set_pool
+from longshore.activities.views import Views, set_pool
 from longshore.client.preempt_plan import plan_of
 from longshore.models.elastic import Malleable
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import Overcommit, PreemptionPlan, PreemptionPolicy
-from longshore.scheduling.preemption.due import is_as_drawn, lottery_words
+from longshore.scheduling.preemption.due import is_as_drawn, lottery_words, took_words
 from tests.support.funding import envelope, funding_drift, sums, tenant
 from tests.support.ledger import Ledger
 
@@ -77,11 +77,33 @@ async def test_a_gang_gives_up_its_spare_and_goes_on(full: Ledger):
         "end_reason": "preempted", "end_message": "given up for owner, whose start was due",
     }  # fmt: skip
     assert await stopped(full) == [], "nobody is being stopped"
+    views = Views(full.database)
+    (attempt,) = await views.attempts("gang")
+    (gone,) = attempt.spares_gone
+    assert (gone.node_id, gone.end_message) == ("b", "given up for owner, whose start was due")
+    assert await views.took_spares("owner", 1) == ()
     await cycle(full, 4, "owner", "gang")
     assert await running(full) == [("gang", "a"), ("owner", "b")]
+    took = await views.took_spares("owner", 1)
+    assert took_words(took) == (
+        "its start was due: gang gave up GPUs 0-3 of b, which stood by for it"
+    )
+    assert [each.at for each in took] == [gone.left_at]
     assert await sums(full) == {"red/main": 4000, "blue/main": 4000}
     assert await funding_drift(full) == []
     assert await full.drift() == []
+
+
+async def test_what_stands_by_until_the_end_is_not_given_up(full: Ledger):
+    for node in ("a", "b"):
+        await full.register(node, gpus=4)
+    gang = {"group_gpus": 4, "spares_per_group": 4, "unlabelled_nodes": True}
+    await full.enqueue("gang", gpus=4, tenant="red", gang=gang)
+    await cycle(full, 1, "gang")
+    await full.finish("gang")
+    (attempt,) = await Views(full.database).attempts("gang")
+    assert attempt.ended_at is not None
+    assert attempt.spares_gone == ()
 
 
 async def test_a_malleable_job_shrinks_to_its_fewest_at_most(full: Ledger):

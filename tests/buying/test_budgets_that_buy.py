@@ -76,6 +76,7 @@ async def test_nothing_is_said_to_be_bought_where_nobody_pays(
     job = await longshore.submit(a_spec(buyer.pool, gpu_type="H100", **given))
     (warning,) = job.warnings
     assert "nothing is bought for it: no budget pays for 1 GPU" in warning
+    assert f"`longshore fund {job.job_id}` says what would" in warning
 
     await reaches(longshore, job.job_id, JobState.QUEUED)
 

@@ -73,11 +73,21 @@ def test_a_command_that_was_renamed_has_its_old_name_hidden(cli: CLI) -> None:
 
 @pytest.mark.parametrize("path", [(), *sorted(commands(command_line()))], ids=" ".join)
 def test_help_ends_no_clause_with_without(path: tuple[str, ...]) -> None:
+    found = [text for text in help_of(path) if re.search(r"\bwithout[.;)]|\bsuch as\b", text)]
+    assert found == []
+
+
+def help_of(path: tuple[str, ...]) -> list[str]:
     command: Any = command_line()
     for name in path:
         command = command.commands[name]
-    texts = [command.help or "", *(getattr(each, "help", None) or "" for each in command.params)]
-    assert [text for text in texts if re.search(r"\bwithout[.;)]|\bsuch as\b", text)] == []
+    return [command.help or "", *(getattr(each, "help", None) or "" for each in command.params)]
+
+
+@pytest.mark.parametrize("path", sorted(commands(command_line())), ids=" ".join)
+def test_help_gives_times_that_have_passed_as_they_are_taken(path: tuple[str, ...]) -> None:
+    """``10m ago`` is refused; ``10m`` is taken."""
+    assert [text for text in help_of(path) if re.search(r"\d[smhd] ago", text)] == []
 
 
 def test_help_fills_the_lines_of_all_paragraphs(cli: CLI, monkeypatch: pytest.MonkeyPatch) -> None:

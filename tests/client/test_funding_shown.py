@@ -158,8 +158,8 @@ async def test_what_is_not_there_is_named(
         assert gone.code == 66
         assert "there is no tenant 'bluee'; did you mean blue?" in gone.err
     nothing = await longshore("usage", "--tenant", "nobody-has-this")
-    assert (nothing.code, nothing.out) == (0, "")
-    assert "No job of tenant nobody-has-this has held a GPU since" in nothing.err
+    assert (nothing.code, nothing.out) == (66, "")
+    assert "there is no tenant 'nobody-has-this'; tenants with a budget: " in nothing.err
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,7 @@ def test_the_example_stops_the_job_that_loses_least(
     assert lines[0].startswith("stop sweep: it loses $0.78; ")
     assert lines[1] == f"urgent, class 8, 4 x H100 with 60GB; {STATE}"
     assert [line.split()[0] for line in lines if line.startswith("→")] == ["→"]
+    assert "Would lose GPUs" in lines, "some of those go on with fewer"
     assert "it would get GPUs 0-3 of node-a, at 13:00:20 CET" in lines
     assert "release  is of class 8, which is not below 8" in lines
 

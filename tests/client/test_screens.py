@@ -26,7 +26,7 @@ from longshore.models.placement import (
     ScoreTerms,
 )
 from longshore.models.pool import Growth
-from longshore.models.preemption import PreemptionPlan, Spared, Way, WayKind
+from longshore.models.preemption import PreemptionPlan, Spared, TakenSpare, Way, WayKind
 from longshore.models.retry import FailureClass
 from longshore.models.spending import JobCost, PurchaseUnderWay
 from longshore.models.views import (
@@ -107,6 +107,38 @@ def test_a_class_that_has_risen_is_said_with_how_long_it_took() -> None:
     heading, *lines = drawn(jobs_table((waits, runs, a_job()), NOW, 140), 140)
     at = slice(heading.index("tier") + 4, heading.index("class") + 5)
     assert [line[at].strip() for line in lines] == ["4 as 5", "4 as 5", "5"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(60, "may start in 1m"), (0, "is due to start now"), (-9, "was due to start 9s ago")],
+)
+def test_an_estimated_start_that_has_passed_is_told_so(seconds: int, said: str) -> None:
+    job = a_job(estimated_start=NOW + timedelta(seconds=seconds), reason="all are in use")
+    assert any(
+        f"{said}: all are in use" in line for line in drawn(jobs_table((job,), NOW, 140), 140)
+    )
+
+
+def test_spares_that_were_taken_are_told_of_the_gang_and_of_who_got_them() -> None:
+    gpus, at = (0, 1, 2, 3), NOW - 3 * MINUTE
+    gone = AttemptShare(
+        node_id="b", gpu_indices=gpus, spare=True, left_at=at,
+        end_message="given up for owner, whose start was due",
+    )  # fmt: skip
+    spec = JobSpec.model_validate({"name": "train", "command": "true"})
+    attempt = AttemptView(attempt=1, placed_at=NOW - 9 * MINUTE, shares=(gone,))
+    told = "GPUs 0-3 of b stood by until 11:57:00 UTC, 3m ago: given up for owner, whose start"
+    gang = a_running_job()
+    for screen in (
+        job_screen(JobReport(job=gang, spec=spec, attempts=(attempt,)), NOW),
+        explanation_screen(Explanation(job=gang, headline="runs", spares_gone=(gone,)), NOW),
+    ):
+        assert told in " ".join("\n".join(drawn(screen, 140)).split())
+    took = (TakenSpare(job_id="gang", node_id="b", gpu_indices=gpus, at=at),)
+    screen = explanation_screen(Explanation(job=gang, headline="runs", took_spares=took), NOW)
+    said = "3m ago: its start was due: gang gave up GPUs 0-3 of b, which stood by for it"
+    assert said in " ".join("\n".join(drawn(screen, 140)).split())
 
 
 def test_why_a_job_runs_says_the_ways_that_were_weighed_with_their_prices() -> None:

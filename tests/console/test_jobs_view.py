@@ -102,6 +102,8 @@ def test_a_job_that_waits_says_how_long_and_why():
     ):  # fmt: skip
         assert part in said, part
     assert "<busy>" not in html
+    late = job.model_copy(update={"estimated_start": NOW - 3 * MINUTE})
+    assert "3 nodes are <busy> was due to start 3m ago" in text_of(list_html([late], NOW))
     assert 'href="/jobs/train-abcdefghij"' in html
     assert html.count('scope="col"') == 7
     assert '<th scope="row">' in html
@@ -444,6 +446,37 @@ def test_a_gang_says_its_groups_and_what_the_domains_have():
     assert "4 <GPUs> are missing" in said
     assert "0 eu/c1/a 4 node-a GPUs 0-3 –" in said
     assert "eu/c1/a 2 16 12 8 4" in said
+
+
+def test_a_gang_shows_what_stands_by_for_it_now():
+    stays, gone = (
+        NodeShare(node_id=name, gpu_indices=tuple(range(4))) for name in ("node-b", "node-c")
+    )
+    runs = NodeShare(node_id="node-a", gpu_indices=(0, 1, 2, 3))
+    group = PlannedGroup(number=0, domain="eu", gpus=4, nodes=(runs,), spares=(stays, gone))
+    plan = GangPlan(gpus=4, groups=(group,))
+    placed = Decision(job_id="x", kind=PlacementKind.EXISTING_NODE, gang=plan)
+    shares = (
+        AttemptShare(node_id="node-b", gpu_indices=(0, 1, 2, 3), spare=True),
+        AttemptShare(
+            node_id="node-c", gpu_indices=(0, 1, 2, 3), spare=True, left_at=NOW - MINUTE,
+            end_reason="preempted", end_message="given up for <owner>, whose start was due",
+        ),
+    )  # fmt: skip
+    attempt = an_attempt(1, shares=shares)
+    explanation = Explanation(
+        job=a_running_job(), headline="runs", placed=placed, spares_gone=attempt.spares_gone
+    )
+    groups = text_of(placement.gang_html(explanation, [attempt]))
+    assert "0 eu 4 node-a GPUs 0-3 node-b GPUs 0-3" in groups
+    assert "node-c" not in groups
+    said = f"{NOW - MINUTE:%d %b %H:%M:%S}: given up for <owner>, whose start was due"
+    report = JobReport(job=a_running_job(), spec=a_spec(), attempts=(attempt,))
+    row = text_of(attempts_html(report, NOW)).replace(" :", ":")
+    assert "node-b GPUs 0-3, stands by node-c" in row
+    assert f"node-c GPUs 0-3, stood by until {said}" in row
+    why = text_of(view.why_html(explanation, NOW)).replace(" :", ":")
+    assert f"GPUs 0-3 of node-c stood by for it until {said}." in why
 
 
 def test_attempts_say_how_each_ended_by_workflow_or_database():

@@ -49,20 +49,25 @@ def planned(
     due: Sequence[str] = ("owner",),
     unpaid: Sequence[str] = (),
     quotes: Mapping[str, BuyQuote] | None = None,
+    first: Sequence[str] = (),
+    every: bool = False,
 ) -> list[PreemptionPlan]:
-    """The plans for a queue; what runs is paid for by budgets of its own, but for the `unpaid`."""
+    """The plans for a queue, with `every` also those that stop nobody; what runs is paid for by
+    budgets of its own, but for the `unpaid`."""
     queue = queue or (a_job("owner", 2, tenant="owner"),)
     payers = {work.id: Payer(frozenset({work.tenant}), work.id not in unpaid, work.tenant)
               for work in works}  # fmt: skip
     payers |= {job.id: OWNER for job in queue}
-    packing = POLICY.model_copy(update={"funding": PoolFunding(payers, {}, frozenset())})
+    packing = POLICY.model_copy(
+        update={"funding": PoolFunding(payers, {}, frozenset(), first=frozenset(first))}
+    )
     names = sorted({name for work in works for name in work.nodes})
     nodes = nodes_with(works, [a_node(name) for name in names])
     plans = plan_preemptions(
         queue, nodes, works, policy, packing, NOW,
         quotes=quotes, due=dict.fromkeys(due, SEED),
     )  # fmt: skip
-    return [plan for plan in plans if plan.preempts]
+    return [plan for plan in plans if every or plan.preempts]
 
 
 def gang_with_spare() -> RunningWork:
@@ -90,6 +95,7 @@ def test_j17_a_spare_is_given_up_first():
     )  # fmt: skip
     assert [(gain.node_id, gain.gpu_indices) for gain in plan.gains] == [("node-b", (0, 1))]
     assert plan.reason.startswith("its start is due: gangs give up what stands by for them: gang;")
+    assert [way.lost for way in plan.ways] == ["", "its start is due"]
 
 
 def test_j17_else_one_group_is_shrunk():
@@ -165,6 +171,10 @@ def test_the_order_is_unfunded_then_spares_then_shrinking():
     ]  # fmt: skip
     assert plan.cut is Cut.SHRINK
     assert plan.ways[0].title == "shrink elastic to 2 GPUs; take the spares of gang"
+    assert plan.reason.startswith(
+        "its start is due: malleable jobs shrink: elastic; "
+        "gangs give up what stands by for them: gang; that costs "
+    )
 
 
 def test_no_more_is_taken_of_a_later_kind_than_it_takes():
@@ -180,6 +190,10 @@ def test_no_more_is_taken_of_a_later_kind_than_it_takes():
     elastic = runs("e", {"node-b": range(6, 8)}, malleable=Malleable(min=1, max=2))
     (plan,) = planned([*works[:3], elastic], a_job("owner", 7, tenant="owner"), unpaid=("u",))
     assert [victim.job_id for victim in plan.victims] == ["e", "g1", "g2", "u"]
+    assert plan.reason.startswith(
+        "its start is due: malleable jobs shrink: e; "
+        "gangs give up what stands by for them: g1, g2; stopped: u; that costs "
+    )
 
 
 def test_who_is_drawn_is_only_stopped_where_others_are_too_few():
@@ -205,6 +219,31 @@ def test_who_is_not_preemptible_or_was_stopped_lately_takes_no_part():
     (plan,) = planned([*works, fixed("c1", "node-c", range(8))], policy=LOTTERY)
     assert plan.lottery is not None
     assert plan.lottery.entries == (LotteryEntry(tenant="c", jobs=("c1",)),)
+
+
+def test_who_keeps_its_gpus_from_a_start_that_is_due_says_why():
+    near, known = elastic("node-a"), {"duration_known": True}
+    near = near.model_copy(
+        update={
+            "expected_end": NOW + MINUTE, "request": near.request.model_copy(update=known),
+        }
+    )  # fmt: skip
+    least = runs("m", {"node-b": range(8)}, malleable=Malleable(min=8, max=8))
+    works = [near, least, fixed("x", "node-c", range(8)), runs("r", {"node-d": range(8)})]
+    (plan,) = planned(works, first=("r",), every=True)
+    assert {one.job_id: one.reason for one in plan.rejected} == {
+        "elastic": "should end at 12:01:00 UTC, which is near",
+        "m": "is paid for by m, and has no more than its fewest GPUs",
+        "r": "others made room for it, so that it keeps its GPUs",
+        "x": "is paid for by x",
+    }
+    assert "1 near the end" in plan.reason
+    (plan,) = planned(works, due=(), every=True)
+    assert {one.reason.partition(" by ")[0] for one in plan.rejected} == {"is paid for"}
+    (plan,) = planned([elastic()], a_job("owner", 8, tenant="owner"), every=True)
+    assert [one.reason for one in plan.rejected] == [
+        "is paid for by e, and shrinks to no less than 2 GPUs"
+    ]
 
 
 def test_nobody_gives_way_where_it_is_better_to_buy():

@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 
 from longshore.activities.preemption_inputs import PreemptionInputs
+from longshore.client.preempt_plan import plan_of
 from longshore.models.buying import BuyingPolicy
 from longshore.models.funding import PoolFunding
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.pool import PoolPacking, PoolSpec
-from longshore.models.preemption import SeenPrice
+from longshore.models.preemption import SeenPrice, WayKind
 from longshore.scheduling.preemption.quotes import rough_quote
+from tests.support.packing import a_node
+from tests.support.preemption import a_work, nodes_with
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 POLICY = BuyingPolicy(enabled=True)
@@ -88,6 +91,19 @@ def test_the_order_of_prices_does_not_matter():
     assert rough_quote(a_job(), prices, POLICY, NOW) == rough_quote(
         a_job(), prices[::-1], POLICY, NOW
     )
+
+
+def test_no_rough_quote_comes_in_the_place_of_markets_that_were_asked():
+    job = a_job(priority=8)
+    low = a_work("low", {"node-a": range(8)}, priority=1)
+    inputs = PreemptionInputs(
+        spec=PoolSpec(name="p", buying=POLICY), nodes=tuple(nodes_with([low], [a_node("node-a")])),
+        running=(low,), queue=(job,), prices=(seen(),),
+    )  # fmt: skip
+    for bought_nothing in (False, True):
+        plan = plan_of(inputs, job, None, NOW, bought_nothing=bought_nothing)
+        assert plan is not None
+        assert (WayKind.BUY in {way.kind for way in plan.ways}) is not bought_nothing
 
 
 def test_there_is_no_quote_for_a_job_that_no_budget_pays_for():

@@ -68,11 +68,11 @@ def test_what_has_run_for_hours_yields_to_a_newcomer_of_its_class():
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"ran": 9 * MINUTE}, "runs since 9m, and yields after 18m20s"),
+        ({"ran": 9 * MINUTE}, "was placed 9m ago, and yields once it has run for 18m20s"),
         # A save of a minute and 90 s of restart: ten times that.
         (
             {"ran": 20 * MINUTE, "checkpoint": saved(MINUTE, MINUTE, grace=HOUR)},
-            "runs since 20m, and yields after 25m",
+            "was placed 20m ago, and yields once it has run for 25m",
         ),
         ({"checkpoint": None}, "cannot save, and is of the same class"),
         (
