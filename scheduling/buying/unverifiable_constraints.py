@@ -60,8 +60,8 @@ def _never_bought(constraint: Constraint, of_payers: bool) -> str:
 
 def unverifiable(jobs: Iterable[UnmetJob], funding: PoolFunding | None = None) -> list[Option]:
     """Return an option, rejected, for each job that nothing is bought for."""
-    paid_on = funding.beside_others if funding else {}
-    of = {job_id: on.constraints for job_id, on in paid_on.items()}
+    paid_on = funding.beside_others.items() if funding else ()
+    of = {job_id: on.constraints for job_id, on in paid_on}
     return [
         Option(
             kind=OptionKind.UNPROMISED,
