@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ async def test_a_pool_says_where_an_engine_of_a_model_would_go(
     await longshore("models", "rm", model)
 
 
-async def test_an_engine_is_placed_with_what_one_like_it_was_seen_to_take(
+async def test_an_engine_is_placed_with_what_is_known_of_one_like_it(
     longshore: Command, pool: str, temporal: Client, settings: Settings, control: Database
 ) -> None:
     model = f"m-{pool}"
@@ -132,10 +133,21 @@ async def test_an_engine_is_placed_with_what_one_like_it_was_seen_to_take(
             served.engine, _, _ = await engine_of(connection, model)
         await served.begin_one(await served.record(replicas=0), f"{served.name}-r1-one")
         async with control.transaction() as connection:
-            told = "UPDATE replicas SET memory = 921000000 WHERE service = :name"
+            told = (
+                "UPDATE replicas SET memory = 921000000, load_seconds = 45 WHERE service = :name"
+            )
             await connection.execute(text(told), {"name": served.name})
         found = Foreseen.model_validate_json((await longshore(*asked)).out)
         assert found.request.vram_per_gpu == 0.921
+        await longshore("pool", "set", pool, "--preemption", "max_wait=1m")
+        held = await submitted(longshore, pool, "--gpus", "1")
+        await node.started(held)
+        found = Foreseen.model_validate_json((await longshore(*asked)).out)
+        assert found.stops is not None
+        # Four of its load times, which are longer than the wait for a turn.
+        assert f"from {found.at + timedelta(minutes=3):%H:%M:%S} UTC on" in found.stops.reason
+        await longshore("cancel", held)
+        await node.end(held)
     await served.remove()
     await served.look()
     await longshore("models", "rm", model)
