@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.database import Database, clock
+from longshore.activities.explanations import STORED_COLUMNS, stored_of
 from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.planning import RUNS_WITH_BUDGET
 from longshore.activities.metrics import PREEMPTIONS, SILENT, Metrics
@@ -39,6 +40,7 @@ from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.preemption.due import given_up_for, seed_of
 from longshore.scheduling.preemption.payers import Right, right_over
 from longshore.scheduling.preemption.plan import plan_preemptions
+from longshore.scheduling.preemption.ways import as_told
 from longshore.scheduling.serving.running_engine import is_idle
 
 _TO_STOP = timedelta(seconds=5)
@@ -138,9 +140,6 @@ class Preempting:
         waiting = {job.id: job for job in seen.queue}
         running = {work.id: work for work in seen.running}
         chosen = [plan for plan in plans if plan.preempts]
-        rows = [
-            row for plan in chosen for row in _rows(plan, waiting[plan.job_id], running, seen.spec)
-        ]
         pool = seen.spec.name
         spares = [
             _Spare(waiting[plan.job_id], running[victim.job_id].request, node)
@@ -151,8 +150,13 @@ class Preempting:
         async with self._database.transaction() as connection:
             asked = {"rows": json.dumps(spared), "pool": pool, "decided": list(waiting)}
             await connection.execute(text(_SPARE), asked)
-            if not (rows or spares):
+            if not chosen:
                 return []
+            rows = [
+                row
+                for plan in await _as_told(connection, chosen)
+                for row in _rows(plan, waiting[plan.job_id], running, seen.spec)
+            ]
             freed = [await _give_up(connection, each) for each in spares]
             stored = await connection.execute(
                 text(_STORE), {"rows": json.dumps(rows), "cycle": cycle_id, "pool": pool}
@@ -177,6 +181,16 @@ async def why_store_is_away(checkpoints: CheckpointActivities | None, pool: str)
             return (await checkpoints.observe_checkpoints(CheckpointsRequest(pool=pool))).reason
     except TimeoutError:
         return f"the checkpoint store did not answer within {STORE_ANSWERS_WITHIN:g} s"
+
+
+async def _as_told(
+    connection: AsyncConnection, plans: Sequence[PreemptionPlan]
+) -> list[PreemptionPlan]:
+    """Return plans that say of a wait the start that the last cycle told of the job."""
+    asked = {"ids": [plan.job_id for plan in plans]}
+    rows = (await connection.execute(text(_TOLD), asked)).mappings()
+    starts = {row["job_id"]: stored_of(row).start for row in rows}
+    return [as_told(plan, starts.get(plan.job_id)) for plan in plans]
 
 
 def _rows(
@@ -264,6 +278,8 @@ _MIGHT_HELP = f"""
 """Whether an engine runs that leaves for a job of any class, or for an engine that has its turn;
 or anything that is of a lower class than a job that waits, or of the same where that may be
 stopped too. A priority that somebody has written as another thing than a number counts as none."""
+
+_TOLD = f"SELECT job_id, {STORED_COLUMNS} FROM queue WHERE job_id = ANY (:ids)"
 
 _WAITS = """
     SELECT EXISTS (SELECT FROM queue WHERE job_id = :job AND attempt = :attempt AND NOT held)

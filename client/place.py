@@ -13,6 +13,7 @@ from longshore.activities.durations import learnt_for
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.serving.model_engine import engine_of, replica_specs
+from longshore.activities.serving.revisions import measured_load
 from longshore.activities.snapshot import (
     load_nodes,
     load_queue,
@@ -144,8 +145,9 @@ async def place_live(
     database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     try:
         async with database.transaction() as connection:
+            load = timedelta(0)
             if isinstance(asked, str):
-                asked = await _engine_job(connection, asked, pool)
+                asked, load = await _engine_job(connection, asked, pool)
             spec, begins_at = as_if_begun(asked, now)
             pool = pool or spec.pool
             packing = (
@@ -168,7 +170,7 @@ async def place_live(
             stops = None
             if found.decision.kind is not PlacementKind.EXISTING_NODE:
                 inputs = await read_inputs(connection, pool, margins=settings.margins)
-                stops = _who_would_stop(job.smallest, spec.engine, inputs, now)
+                stops = _who_would_stop(job.smallest, spec.engine, load, inputs, now)
     finally:
         await database.close()
     by_id = {node.id: node for node in nodes}
@@ -216,16 +218,20 @@ def _named_nodes(decision: Decision) -> set[str]:
 
 
 def _who_would_stop(
-    job: JobRequest, engine: EngineSpec | None, inputs: PreemptionInputs, now: datetime
+    job: JobRequest,
+    engine: EngineSpec | None,
+    load: timedelta,
+    inputs: PreemptionInputs,
+    now: datetime,
 ) -> PreemptionPlan | None:
-    """Return who would be stopped for a job that a cycle leaves waiting, of an `engine` also when
-    it has its turn; None where the pool stops nobody."""
+    """Return who would be stopped for a job that a cycle leaves waiting, of an `engine` that takes
+    so long to `load` also when it has its turn; None where the pool stops nobody."""
     policy = inputs.spec.preemption
     if not policy.enabled:
         return None
     if engine is not None:
         key = EngineKey(model=engine.model.name, runtime=engine.runtime.name)
-        at = turn_at(key, now, timedelta(0), inputs.running, policy)
+        at = turn_at(key, now, load, inputs.running, policy)
         job = job.model_copy(update={"engine": key, "turn_at": at})
     inputs = inputs.model_copy(update={"queue": (*inputs.queue, job)})
     found = plan_of(inputs, job, None, now)
@@ -235,14 +241,17 @@ def _who_would_stop(
     return found.model_copy(update={"reason": "; ".join(filter(None, [found.reason, *more]))})
 
 
-async def _engine_job(connection: AsyncConnection, model: ModelName, pool: str | None) -> JobSpec:
-    """Return the job of an engine of a model, as of a service that says nothing else."""
+async def _engine_job(
+    connection: AsyncConnection, model: ModelName, pool: str | None
+) -> tuple[JobSpec, timedelta]:
+    """Return the job of an engine of a model, as of a service that says nothing else, and how long
+    one like it took to load."""
     engine, sizes, _ = await engine_of(connection, model)
     service = ServiceSpec.model_validate(
         {"name": "engine", "model": model} | ({"pool": pool} if pool else {})
     )
     (job,) = await replica_specs(connection, service, engine, sizes, 1)
-    return job
+    return job, await measured_load(connection, engine)
 
 
 def _swapped(state_path: str | Path, job_path: str | Path) -> SpecError | None:

@@ -62,8 +62,9 @@ def report_of(
         return never_started(failure, end["message"], end["code"])
     exit_code = _exit_code(end.get("status"))
     failure, message = _classify(record, end, exit_code)
-    if end.get("leftovers"):
-        message += f"; {end['leftovers']} processes that it left behind were killed"
+    if left := end.get("leftovers"):
+        processes, were = ("process", "was") if left == 1 else ("processes", "were")
+        message += f"; {left} {processes} that it left behind {were} killed"
     return ProcessReport(
         exit_code=exit_code,
         failure=failure,

@@ -48,7 +48,8 @@ class EngineUse:
 
     def look(self, work: float, now: float, *, connected: bool) -> None:
         """Take in what is so now, and whether anybody was `connected` since the last look."""
-        busy = connected and work - self._work >= _TICK
+        # As floats 0.03 - 0.02 is less than 0.01.
+        busy = connected and round(work - self._work, 6) >= _TICK
         self._work = work
         if busy:
             self.asked(now)

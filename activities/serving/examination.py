@@ -4,15 +4,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from longshore.activities.serving.model_facts import (
+    ReadModel,
     Told,
     adapter_size,
     digest_of,
     path_of,
     place_of,
     read_files,
+    read_weights,
 )
 from longshore.activities.serving.model_files import is_here
-from longshore.activities.serving.model_folder import has_adapter, is_folder
+from longshore.activities.serving.model_folder import ENDING, has_adapter, is_folder
 from longshore.models.errors import (
     DamagedError,
     NotFoundError,
@@ -107,10 +109,10 @@ class _Examination:
                 )
             return None
         try:
-            if not by_header and not self._is_known_form():
+            read = read_files(spec.source) if by_header else self._read()
+            if read is None:
                 return None
             said = spec.context is not None
-            read = read_files(spec.source)
             self.shapes = read.shapes
             return read.facts(serving_of(spec), context_is_said=said)
         except StoreError as error:
@@ -121,9 +123,14 @@ class _Examination:
             self.problems.append(f"source: {error}")
         return None
 
-    def _is_known_form(self) -> bool:
-        place = place_of(self.spec.source)
-        return place.endswith(".gguf") or is_folder(place)
+    def _read(self) -> ReadModel | None:
+        """Return what files say that a runtime takes as they are; None of a form that is not
+        known."""
+        source = self.spec.source
+        place = place_of(source)
+        if place.endswith(".gguf") or is_folder(place):
+            return read_files(source)
+        return read_weights(source) if place.endswith(ENDING) else None
 
     def _check_digest(self) -> None:
         spec = self.spec

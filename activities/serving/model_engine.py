@@ -7,6 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
+from longshore.activities.serving.revisions import measured_memory
 from longshore.activities.serving.stored_models import load_model, load_runtimes, runtime_in
 from longshore.activities.snapshot import load_nodes
 from longshore.models.errors import SpecError
@@ -46,10 +47,10 @@ async def replica_specs(
     engine: EngineSpec,
     sizes: Sequence[EngineSize],
     count: int,
-    seen: int = 0,
 ) -> list[JobSpec]:
     """Return the jobs of so many replicas, each of a size for which there is room now, or may
-    be. One like it was `seen` to take so many bytes in all."""
+    be, with the memory that one like it was seen to take where that is more."""
+    seen = await measured_memory(connection, engine)
     gpu_memory = await largest_gpu(connection, service.pool, service.gpu_type)
     specs = in_sizes(service, engine, sizes, seen, gpu_memory)
     if len(specs) == 1:
@@ -94,10 +95,9 @@ async def with_sizes(
     service: ServiceSpec,
     engine: EngineSpec,
     sizes: Sequence[EngineSize],
-    seen: int = 0,
 ) -> ServiceFacts:
     """Return the facts with which replicas wait in a size that no node holds: one that was chosen
-    when there were others, or none; and with which hold less than one like them was `seen` to take
+    when there were others, or none; and with which hold less than one like them was seen to take
     in all."""
     facts = replace(facts, has_sizes=len(sizes) > 1)
     to_load = [
@@ -107,6 +107,7 @@ async def with_sizes(
     ]
     if not to_load:
         return facts
+    seen = await measured_memory(connection, engine)
     needs = {e.model.gpus or 1: e.memory for e in _engines(engine, sizes, seen)}
     held = dict[int, bool]()
     if facts.has_sizes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from longshore.activities.serving.model_files import opened, read_model
-from longshore.activities.serving.model_folder import is_folder, read_folder
+from longshore.activities.serving.model_folder import is_folder, read_file, read_folder
 from longshore.activities.storage import address, connect, speaking
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import DamagedError, NotFoundError
@@ -76,7 +76,7 @@ def read_files(source: str) -> ReadModel:
     """
     place = place_of(source)
     if is_folder(place):
-        return _of_folder(read_folder(place), source)
+        return _of_safetensors(read_folder(place), source)
     header = read_model(place)
     if header.keys.get("general.type") == "adapter":
         raise DamagedError(
@@ -93,7 +93,12 @@ def read_files(source: str) -> ReadModel:
     )  # fmt: skip
 
 
-def _of_folder(model: SafetensorsModel, source: str) -> ReadModel:
+def read_weights(source: str) -> ReadModel:
+    """Read the header of one safetensors file. Blocks, and raises as `read_files`."""
+    return _of_safetensors(read_file(place_of(source)), source)
+
+
+def _of_safetensors(model: SafetensorsModel, source: str) -> ReadModel:
     def needs(serving: Serving) -> ModelMemory:
         return propose(model, serving).model_copy(update={"source": source})
 

@@ -1,4 +1,4 @@
-"""A model in a folder of safetensors files, of which only the headers are read."""
+"""A model of safetensors files, in a folder or alone, of which only the headers are read."""
 
 import json
 import posixpath
@@ -23,7 +23,7 @@ from longshore.models.visible import shown
 
 CONFIG = "config.json"
 _ADAPTER_CONFIG = "adapter_config.json"
-_ENDING = ".safetensors"
+ENDING = ".safetensors"
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors", re.ASCII | re.DOTALL)
 _LEFT_OUT = ("consolidated", "adapter_model")
 """How files begin that lie beside the model: the same in another form, or an adapter of it."""
@@ -69,9 +69,22 @@ def read_folder(url: str) -> SafetensorsModel:
                 f"the headers of {shown(folder)} have more than {_MOST_HEADERS // 2**20} MiB"
             )
     if not weights:
-        raise NotSafetensorsError(f"the {_ENDING} files of {shown(folder)} have no tensor")
+        raise NotSafetensorsError(f"the {ENDING} files of {shown(folder)} have no tensor")
     config, why = _config(fs, posixpath.join(folder, CONFIG))
     return SafetensorsModel(dict(weights.most_common()), number, config, why)
+
+
+def read_file(url: str) -> SafetensorsModel:
+    """Return what one file says that is a model by itself.
+
+    Blocks. Raises NotFoundError, NotSafetensorsError, and StoreError where it cannot be read.
+    """
+    fs, path = _connect(url)
+    name = posixpath.basename(path)
+    weights = _header(fs, path, name).weights
+    if not weights:
+        raise NotSafetensorsError(f"{shown(name)} has no tensor")
+    return SafetensorsModel(dict(weights.most_common()), 1, None, f"a file has no {CONFIG}")
 
 
 def _connect(url: str) -> tuple[Any, str]:
@@ -86,10 +99,10 @@ def _files(fs: Any, folder: str) -> list[str]:
     with speaking("model", address(fs, folder), "listed"):
         entries = cast("list[str]", fs.ls(folder, detail=False))
     names = sorted(posixpath.basename(each.rstrip("/")) for each in entries)
-    names = [each for each in names if each.endswith(_ENDING) and not each.startswith(_LEFT_OUT)]
+    names = [each for each in names if each.endswith(ENDING) and not each.startswith(_LEFT_OUT)]
     if not names:
         raise NotSafetensorsError(
-            f"{shown(folder)} is a folder without {_ENDING} files: of a GGUF model name the .gguf "
+            f"{shown(folder)} is a folder without {ENDING} files: of a GGUF model name the .gguf "
             "file in it"
         )
     parts = [found for each in names if (found := _SPLIT.fullmatch(each))]
@@ -99,7 +112,7 @@ def _files(fs: Any, folder: str) -> list[str]:
             raise NotSafetensorsError(
                 f"{shown(names[0])}: a model has 1 to {_MOST_FILES:,} files, not {number}"
             )
-        wanted = [f"{stem}-{part:05}-of-{number}{_ENDING}" for part in range(1, int(number) + 1)]
+        wanted = [f"{stem}-{part:05}-of-{number}{ENDING}" for part in range(1, int(number) + 1)]
         missing = [each for each in wanted if each not in set(names)]
         if missing:
             named = listed([shown(each) for each in missing], 1)
@@ -108,7 +121,7 @@ def _files(fs: Any, folder: str) -> list[str]:
         return wanted
     if len(names) > _MOST_FILES:
         raise NotSafetensorsError(
-            f"the folder {shown(folder)} has {len(names):,} {_ENDING} files; {_MOST_FILES:,} are "
+            f"the folder {shown(folder)} has {len(names):,} {ENDING} files; {_MOST_FILES:,} are "
             "the most"
         )
     return names

@@ -1,6 +1,7 @@
 """Revisions of services as they are stored: what a service was to be like at one time."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -46,10 +47,19 @@ async def sizes_of(connection: AsyncConnection, name: str, number: int) -> tuple
 async def measured_memory(connection: AsyncConnection, engine: EngineSpec) -> int:
     """Return the most bytes of GPU memory that an engine like this one was seen to take; 0 where
     none was."""
-    alike = {
+    return int(await connection.scalar(text(_MEASURED), _alike(engine)) or 0)
+
+
+async def measured_load(connection: AsyncConnection, engine: EngineSpec) -> timedelta:
+    """Return the longest that an engine like this one took to load; 0 where none has."""
+    return timedelta(seconds=await connection.scalar(text(_LOAD), _alike(engine)) or 0)
+
+
+def _alike(engine: EngineSpec) -> dict[str, str]:
+    """Return what engines like this one have in common with it."""
+    return {
         "model": engine.model.model_dump_json(), "runtime": engine.runtime.model_dump_json(),
     }  # fmt: skip
-    return int(await connection.scalar(text(_MEASURED), alike) or 0)
 
 
 def read_revision(
@@ -78,10 +88,11 @@ _REVISION = """
     SELECT spec, engine FROM service_revisions WHERE service = :name AND number = :number
 """
 _SIZES = "SELECT sizes FROM service_revisions WHERE service = :name AND number = :number"
-_MEASURED = """
-    SELECT max(r.memory)
+_ALIKE = """
       FROM service_revisions v
       JOIN replicas r ON r.service = v.service AND r.revision = v.number
      WHERE v.engine -> 'model' = CAST(:model AS jsonb)
        AND v.engine -> 'runtime' = CAST(:runtime AS jsonb)
 """
+_MEASURED = f"SELECT max(r.memory) {_ALIKE}"
+_LOAD = f"SELECT max(r.load_seconds) {_ALIKE}"

@@ -23,7 +23,7 @@ from longshore.activities.failpoints import failpoint
 from longshore.activities.job_ends import ask_to_end
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.serving.model_engine import replica_specs, with_sizes
-from longshore.activities.serving.revisions import measured_memory, revision_of, sizes_of
+from longshore.activities.serving.revisions import revision_of, sizes_of
 from longshore.activities.serving.service_rows import (
     facts_of,
     hear,
@@ -75,8 +75,7 @@ class ServiceActivities:
             facts = await facts_of(connection, service, revision and revision[0], now)
             if revision is not None:
                 sizes = await sizes_of(connection, name, service["revision"])
-                seen = await measured_memory(connection, revision[1])
-                facts = await with_sizes(connection, facts, *revision, sizes, seen)
+                facts = await with_sizes(connection, facts, *revision, sizes)
             planned = plan(facts, now)
             new = [_job_id(name, facts.revision) for _ in range(planned.start)]
             over = await store_plan(connection, service, planned, new)
@@ -131,9 +130,8 @@ async def _jobs_of(
     one that an earlier version let in and that is too large to be started."""
     revision = await revision_of(connection, name, number)
     sizes = await sizes_of(connection, name, number)
-    seen = await measured_memory(connection, revision[1])
     try:
-        return await replica_specs(connection, *revision, sizes, count, seen)
+        return await replica_specs(connection, *revision, sizes, count)
     except ValidationError as error:
         raise stored_error(f"revision {number} of service {name}", None, error) from error
 

@@ -19,10 +19,11 @@ from longshore.models.preemption import (
     PreemptionLevels,
     PreemptionPolicy,
     RejectedVictim,
+    RunningEngine,
     RunningWork,
     Victim,
 )
-from longshore.models.text import amount, format_duration
+from longshore.models.text import amount, format_duration, span
 from longshore.scheduling.preemption.payers import Right, right_over, says_payer
 from longshore.scheduling.serving.running_engine import (
     as_victim,
@@ -215,10 +216,19 @@ def _not_lower(
     if work.engine is not None:
         if is_of_its_service(work, job):
             return "is of the same service"
-        is_of = "serves the same model, of" if is_like(work, job) else "is in use, of"
+        if reason := stays(work, policy, now):  # whatever class it is of
+            return reason
+        is_of = "serves the same model, of" if is_like(work, job) else _used(work.engine, now)
     if counted >= mine:
         return f"{is_of} class {theirs}{risen}, which is not below {mine}"
     return f"{is_of} class {theirs}{risen}, in one band with {mine}"
+
+
+def _used(engine: RunningEngine, now: datetime) -> str:
+    """Return what is said before the class of an engine that does not yield to any job yet."""
+    if engine.idle_since is None:
+        return "is in use, of"
+    return f"is idle for {span(now - engine.idle_since)} only, of"
 
 
 def is_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy, now: datetime) -> bool:

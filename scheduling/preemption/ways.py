@@ -293,6 +293,7 @@ def _kind(reason: str) -> str:
 _KINDS = (
     ("is of class", "not of a lower class"),
     ("is in use", "serving, and not of a lower class"),
+    ("is idle", "idle too briefly, and not of a lower class"),
     ("serves the same", "serving the same model"),
     ("is of the same", "of the same service"),
     ("it loads", "loading a model"),

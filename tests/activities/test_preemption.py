@@ -1,6 +1,7 @@
 """What a cycle weighs on PostgreSQL before it preempts: who loses what, and prices."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from longshore.models.pool import PoolSpec
 from tests.support.ledger import Ledger
 
 LONG = {"gpus": 2, "priority": 0, "expected_duration": "1000h"}
-URGENT = {"gpus": 2, "priority": 1, "expected_duration": "30m"}
+URGENT: dict[str, Any] = {"gpus": 2, "priority": 1, "expected_duration": "30m"}
 
 
 @pytest.fixture
@@ -43,6 +44,22 @@ async def test_it_gives_way_where_nothing_is_known_to_be_cheaper(busy: Ledger):
     assert {way["kind"] for way in row["plan"]["ways"]} == {"preempt", "wait"}
 
 
+async def test_what_is_stored_says_of_a_wait_the_start_that_is_told(busy: Ledger):
+    """The plan counts with a longer one: the job runs for longer than it was to."""
+    await busy.rows("ALTER TABLE placements DISABLE TRIGGER USER")
+    await busy.rows("UPDATE placements SET expected_seconds = 3600")
+    await busy.rows("ALTER TABLE placements ENABLE TRIGGER USER")
+    await _submit_urgent(busy, priority=9)
+    (row,) = await busy.rows(
+        "SELECT plan, decision FROM preemptions d JOIN queue q ON q.job_id = d.for_job"
+    )
+    (wait,) = [way for way in row["plan"]["ways"] if way["kind"] == "wait"]
+    start = datetime.fromisoformat(row["decision"]["estimated_start"])
+    assert datetime.fromisoformat(wait["start"]) == start
+    until = f"wait until {start:%Y-%m-%d %H:%M:%S} UTC, counted as 2h 3"
+    assert wait["title"].startswith(until)
+
+
 async def test_it_goes_on_where_buying_costs_less_than_it_would_lose(busy: Ledger):
     await _see_price(busy, 1_000_000)
     await _submit_urgent(busy)
@@ -67,8 +84,8 @@ async def test_a_price_that_says_nothing_now_does_not_count(busy: Ledger, why: s
     assert len(await busy.rows("SELECT job_id FROM preemptions")) == 1
 
 
-async def _submit_urgent(ledger: Ledger, since: timedelta = timedelta(0)) -> None:
-    await ledger.enqueue("urgent", **URGENT)
+async def _submit_urgent(ledger: Ledger, since: timedelta = timedelta(0), **fields: Any) -> None:
+    await ledger.enqueue("urgent", **(URGENT | fields))
     submitted = (datetime.now(UTC) - since).isoformat()
     await ledger.rows(
         "UPDATE queue SET request = request"

@@ -44,6 +44,18 @@ def test_the_kernel_killed_for_memory_only_what_it_killed(
     assert ("for lack of memory" in report.message) is (failure is FailureClass.OUT_OF_MEMORY)
 
 
+@pytest.mark.parametrize(
+    ("number", "killed"),
+    [
+        (1, "; 1 process that it left behind was killed"),
+        (2, "; 2 processes that it left behind were killed"),
+    ],
+)
+def test_what_it_left_behind_is_counted(number: int, killed: str):
+    report = said({"cause": "exited", "status": 0, "leftovers": number})
+    assert report.message.endswith(killed)
+
+
 def test_what_was_killed_after_its_grace_was_not_killed_for_memory():
     report = said(
         {"cause": "stopped", "status": KILLED, "oom": True, "overdue": True}, stop_reason="held"

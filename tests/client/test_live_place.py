@@ -2,15 +2,20 @@
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from temporalio.client import Client
 
+from longshore.activities.database import Database
+from longshore.activities.serving.model_engine import engine_of
 from longshore.models.domains import Foreseen, PoolTopology
 from longshore.models.placement import PlacementKind
 from longshore.models.settings import Settings
 from tests.client.conftest import Command, Ran
+from tests.support.recorded_service import RecordedService
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
@@ -108,6 +113,43 @@ async def test_a_pool_says_where_an_engine_of_a_model_would_go(
         ran = await longshore("place", *wrong)
         assert ran.code == 2
         assert "give --job FILE, or --live and --model MODEL" in ran.err
+    await longshore("models", "rm", model)
+
+
+async def test_an_engine_is_placed_with_what_is_known_of_one_like_it(
+    longshore: Command, pool: str, temporal: Client, settings: Settings, control: Database
+) -> None:
+    model = f"m-{pool}"
+    added = ("--source", "/m/tiny.gguf", "--memory", "500MB", "--context", "2048")
+    await longshore("models", "add", model, *added)
+    asked = ("place", "--live", "--model", model, "--pool", pool, "--json")
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), gpus=1)
+    await node.register()
+    async with node.serving():
+        found = Foreseen.model_validate_json((await longshore(*asked)).out)
+        assert found.request.vram_per_gpu == 0.5
+        served = RecordedService(control, temporal, pool)
+        async with control.transaction() as connection:
+            served.engine, _, _ = await engine_of(connection, model)
+        await served.begin_one(await served.record(replicas=0), f"{served.name}-r1-one")
+        async with control.transaction() as connection:
+            told = (
+                "UPDATE replicas SET memory = 921000000, load_seconds = 45 WHERE service = :name"
+            )
+            await connection.execute(text(told), {"name": served.name})
+        found = Foreseen.model_validate_json((await longshore(*asked)).out)
+        assert found.request.vram_per_gpu == 0.921
+        await longshore("pool", "set", pool, "--preemption", "max_wait=1m")
+        held = await submitted(longshore, pool, "--gpus", "1")
+        await node.started(held)
+        found = Foreseen.model_validate_json((await longshore(*asked)).out)
+        assert found.stops is not None
+        # Four of its load times, which are longer than the wait for a turn.
+        assert f"from {found.at + timedelta(minutes=3):%H:%M:%S} UTC on" in found.stops.reason
+        await longshore("cancel", held)
+        await node.end(held)
+    await served.remove()
+    await served.look()
     await longshore("models", "rm", model)
 
 

@@ -25,7 +25,9 @@ from tests.support.preemption import RULES, a_work, nodes_with
 MINUTE = timedelta(minutes=1)
 IDLE: dict[str, Any] = {"ready_at": NOW - HOUR, "idle_since": NOW - MINUTE}
 IN_USE: dict[str, Any] = {"ready_at": NOW - HOUR, "idle_since": None}
+JUST_IDLE: dict[str, Any] = {"ready_at": NOW - HOUR, "idle_since": NOW - timedelta(seconds=4)}
 LOADING: dict[str, Any] = {"ready_at": None}
+PINNED: dict[str, Any] = IDLE | {"pinned": True}
 
 
 def an_engine(name: str, gpu: int, fields: dict[str, Any], priority: int = 5) -> RunningWork:
@@ -80,6 +82,11 @@ def test_one_in_use_leaves_for_a_higher_class_alone(priority: int, leaves: bool)
         assert kept.reason == f"is in use, of class 5, which is not below {priority}"
 
 
+def test_of_one_that_is_idle_too_briefly_it_is_said():
+    [kept] = planned([an_engine("e", 0, JUST_IDLE)]).rejected
+    assert kept.reason == "is idle for 4s only, of class 5, which is not below 5"
+
+
 BY_RANK = PackingPolicy(order=QueueOrder.ATTAINED_SERVICE)
 
 
@@ -89,6 +96,11 @@ BY_RANK = PackingPolicy(order=QueueOrder.ATTAINED_SERVICE)
     [
         (IN_USE, {}, "1 serving, and not of a lower class"),
         (LOADING, {"priority": 9}, "1 loading a model"),
+        (LOADING, {}, "1 loading a model"),
+        (PINNED, {}, "1 pinned"),
+        (PINNED, {"priority": 9}, "1 pinned"),
+        (PINNED, asks_for("chat"), "1 pinned"),
+        (JUST_IDLE, {}, "1 idle too briefly, and not of a lower class"),
         (IDLE, asks_for("chat"), "1 serving the same model"),
         (IDLE, asks_for("other", "own"), "1 of the same service"),
     ],
@@ -121,10 +133,10 @@ def test_one_of_the_highest_classes_in_use_has_nothing_to_save():
     ],
 )
 def test_one_that_loads_or_is_pinned_leaves_for_nobody(fields: dict[str, Any], why: str):
-    plan = planned([an_engine("e", 0, fields, priority=0)], priority=10)
-    assert not plan.victims
-    if not fields.get("pinned"):
-        assert why in [kept.reason for kept in plan.rejected]
+    for priority in (0, 10):
+        plan = planned([an_engine("e", 0, fields, priority=0)], priority=priority)
+        assert not plan.victims
+        assert [kept.reason for kept in plan.rejected] == [why]
     payers = {"asks": Payer(frozenset({"a"})), "e": Payer(frozenset({"b"}), funded=False)}
     funding = PoolFunding(payers, {}, frozenset())
     work = an_engine("e", 0, fields)

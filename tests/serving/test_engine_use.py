@@ -25,6 +25,13 @@ def test_who_only_stays_connected_does_not_use_it():
     assert (use.uses, use.idle(110.0)) == (0, True)
 
 
+def test_the_least_work_that_the_system_tells_is_use_however_much_it_was_before():
+    for ticks in range(2_000):
+        use = EngineUse(work=ticks / 100, now=0.0)
+        use.look((ticks + 1) / 100, 1.0, connected=True)
+        assert use.uses == 1, ticks
+
+
 def test_what_it_does_for_nobody_is_no_use():
     use = EngineUse(work=5.0, now=100.0)
     use.look(9.0, 109.0, connected=False)

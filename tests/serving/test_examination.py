@@ -3,9 +3,12 @@
 import struct
 from pathlib import Path
 
+import pytest
+
 from longshore.activities.serving.examination import examine
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import LLAMA_CPP, ModelSpec
+from tests.support.safetensors_models import header, write
 
 _U32, _TEXT, _U64 = 4, 8, 10
 
@@ -32,3 +35,38 @@ def test_a_header_that_wants_more_memory_than_any_model_is_refused(tmp_path: Pat
     (problem,) = examine(spec, BUILT_IN[LLAMA_CPP]).problems
     assert problem.startswith("source: by its header it takes ")
     assert problem.endswith("TB; 1000000.0TB are the most")
+
+
+def test_one_safetensors_file_is_looked_at(tmp_path: Path) -> None:
+    file = write(tmp_path) / "model.safetensors"
+    spec = ModelSpec(name="one", source=str(file), memory=5)
+    found = examine(spec, BUILT_IN["vllm"])
+    assert (found.problems, found.warnings) == ((), ())
+    assert found.facts is not None
+    assert found.facts.memory.weights == 96
+    less = examine(spec.model_copy(update={"memory": 1e-8}), BUILT_IN["vllm"])
+    assert "its weights alone have 96" in less.warnings[0]
+    (unstated,) = examine(spec.model_copy(update={"memory": None}), BUILT_IN["vllm"]).problems
+    assert "a file has no config.json: the figure is weights and overhead alone" in unstated
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        ((2**62).to_bytes(8, "little") + b"{}", "its header has 4,611,686,018,427,387,904 bytes"),
+        (b"few", "it has 3 bytes"),
+        (header({}), "no tensor"),
+    ],
+)
+def test_one_safetensors_file_that_cannot_be_true_is_refused(
+    tmp_path: Path, raw: bytes, why: str
+) -> None:
+    file = write(tmp_path, raw=raw) / "model.safetensors"
+    of_file, of_folder = (
+        examine(ModelSpec(name="one", source=str(path), memory=5), BUILT_IN["vllm"]).problems
+        for path in (file, tmp_path)
+    )
+    assert why in of_file[0]
+    assert why in of_folder[0]
+    (other,) = examine(ModelSpec(name="one", source=str(file)), BUILT_IN[LLAMA_CPP]).problems
+    assert "cannot be read as a GGUF file" in other
