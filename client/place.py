@@ -230,7 +230,10 @@ def _who_would_stop(
     if not policy.enabled:
         return None
     if engine is not None:
-        key = EngineKey(model=engine.model.name, runtime=engine.runtime.name)
+        model = engine.model
+        key = EngineKey.of(
+            model.name, engine.runtime.name, source=model.source, adapters=model.adapters
+        )
         at = turn_at(key, now, load, inputs.running, policy)
         job = job.model_copy(update={"engine": key, "turn_at": at})
     inputs = inputs.model_copy(update={"queue": (*inputs.queue, job)})
