@@ -83,6 +83,10 @@ _FOR_STATE = RejectionCode.STATE.value
 """In the reason of a job that waits, where nodes are not ready."""
 
 
+def _to_come(start: datetime | None) -> datetime | None:
+    return start if start and start > datetime.now(UTC) else None
+
+
 class Explainer:
     """Reads, and changes nothing. Every call may raise UnavailableError."""
 
@@ -181,7 +185,7 @@ class Explainer:
                 may_stop = await may_stop_any(connection, pool, request, could, moment)
                 if job.elements is None and pool.preemption.enabled:
                     most = min(_MOST_WEIGHED, _MOST_PAIRS // max(len(nodes), 1))
-                    weighs = request.serves or (
+                    weighs = request.runs_engine or (
                         may_stop and not await is_longer(connection, job.pool, most)
                     )
                 helps = advice(
@@ -217,7 +221,7 @@ class Explainer:
             headline = f"{told.headline}; {turn.says}"
             told = told.model_copy(update={"headline": headline, "job": shown})
         more = {
-            "weighed": turn.plan and as_told(turn.plan, told.job.estimated_start),
+            "weighed": turn.plan and as_told(turn.plan, _to_come(told.job.estimated_start)),
             "sizes": await self._sizes_of(job), "data": await self.staged(job),
             "meeting": await self._meeting_of(job), "payers": payers,
             "share": part_of(pool.packing, job.tenant),

@@ -240,7 +240,8 @@ def _who_would_stop(
     found = plan_of(inputs, job, None, now)
     if found is None or found.preempts:
         return found
-    more = [weighed(inputs, job.id, now).says, words_of_like(inputs, job)]
+    turn = weighed(inputs, job.id, now).says if job.turn_at else ""
+    more = [turn, words_of_like(inputs, job)]
     return found.model_copy(update={"reason": "; ".join(filter(None, [found.reason, *more]))})
 
 

@@ -18,7 +18,7 @@ from longshore.models.funding_use import PaidGPUs
 from longshore.models.job_request import JobRequest
 from longshore.models.margins import Margins
 from longshore.models.text import count, listed
-from longshore.models.visible import shown
+from longshore.models.visible import brief, shown
 from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.explain import Explained, Helps, Remedy, Rung, explain
 from longshore.scheduling.funding.facts import Facts, OverQuota, Use, Wall
@@ -224,7 +224,7 @@ def _rung(room: Room, rung: Rung, before: frozenset[str]) -> FundRung:
         unused=rung.unused / 1000, recallable=rung.recallable / 1000,
         held_by={tenant: held[tenant] / 1000 for tenant in sorted(held)}, ahead=ahead / 1000,
         gives=rung.gives / 1000, code=rung.code, opens=rung.opens, ends=spec.end,
-        on=rung.on,
+        on=brief(rung.on),
     )  # fmt: skip
 
 

@@ -65,8 +65,8 @@ def cover(room: Room, use: Use) -> Cover:
 def at_best(room: Room, use: Use) -> tuple[Use, Cover]:
     """Return a job that may come to nodes of several kinds as one that comes to the best of them,
     and who would pay for it there. The best is where others are stopped for it, if it is paid for
-    there; else what the nearest envelopes pay for, as on a ladder; or for which the least is
-    missing, and of these where a limit is in the way before one where all is used up."""
+    there; else what the nearest envelopes pay for, as on a ladder; or where a limit is in the way,
+    else for which the least is missing."""
     found: list[tuple[tuple[float, ...], Kinds, Use, Cover]] = []
     for group in alike(room, use):
         one = at_kind(use, group[0])
@@ -83,7 +83,8 @@ def _nearness(room: Room, use: Use, found: Cover) -> tuple[float, ...]:
     """Return the key that has the nearest envelopes first, and what is missing last; of that what
     no envelope is for."""
     if not found.funded:
-        return 1, found.missing, _FAR_OFF.index(found.code) if found.code in _FAR_OFF else -1
+        far_off = _FAR_OFF.index(found.code) if found.code in _FAR_OFF else -1
+        return 1, far_off >= 0, found.missing, far_off
     places = [room.place[charge.envelope] for charge in found.charges]
     steps = [room.tree.steps(use.tenant, room.owner[place]) or OWN for place in places]
     unknown = not all(share.where.there for share in use.shares)

@@ -262,8 +262,8 @@ class WhatIfCluster:
             self.hold([held_by(job, gain, end, self._nodes[gain.node_id])])
 
     def reserve(self, job: JobRequest, not_of: Out = NOBODY) -> bool:
-        """Keep the first start of a job that waits; False where none is known, or where that is
-        on GPUs of one of these."""
+        """Keep the first start of a job that waits; False where none is known, or where one of
+        these has to end for it."""
         need = Need.of(job, self.packing)
         if job.gang is not None:
             found = self._first_gang_start(job, job.gang)
@@ -282,8 +282,12 @@ class WhatIfCluster:
         view = self._views[self._names[first[0]]]
         chosen = open_from(view, need, first[1], self.packing.gpu_choice)
         assert chosen is not None  # that is how the start was found
-        on = (each for each in self._running[view.node.id] if each.job_id in not_of)
-        if any(mask_of(each.gpu_indices) & chosen.mask for each in on):
+        if any(
+            each.job_id in not_of
+            and each.expected_end <= first[1]
+            and mask_of(each.gpu_indices) & chosen.mask
+            for each in self._running[view.node.id]
+        ):
             return False
         parts = need.parts(chosen.indices, chosen.slices)
         hold = hold_of(job.id, need, view.node.gpu_power, chosen.mask, first[1], parts)

@@ -138,7 +138,7 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
     stop += _replaced(facts, live, going, {each.job_id for each in stop})
     lacking = max(facts.wanted - len(staying), 0)
     room = max(facts.wanted + facts.surge - len(facts.replicas), 0)
-    if not stop and lacking and not room:
+    if going and lacking and not room and not (stop or any(r.stopping for r in facts.replicas)):
         stop = _in_the_way(staying, going)
     # Where nothing may run beside them, or nobody waits for one to go, the number is what counts.
     start = min(lacking, room)
@@ -149,7 +149,7 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
         )
     return ServicePlan(
         start, tuple(stop), look_at=_next_look(facts, live, going, start, now),
-        reason=_replacing(facts, staying, going) + _lacks_room(facts, staying, going, now),
+        reason=_replacing(facts, staying, going) + _lacks_room(facts, staying, going, start, now),
         # What is started now has none either: nobody may look again before it has one.
         stages=stages_in_words(
             facts.wanted, [*(each.stage for each in staying), *[None] * start],
@@ -307,7 +307,9 @@ def _in_the_queue(
     return [
         each
         for each in staying
-        if each.stage is None and not each.left_idle and each.job_id not in going
+        if each.stage is None
+        and each.held
+        and not (each.left_idle or each.failed_last or each.job_id in going)
     ]
 
 
@@ -316,12 +318,18 @@ def _told(replica: Replica) -> datetime:
 
 
 def _lacks_room(
-    facts: ServiceFacts, staying: Iterable[Replica], going: Mapping[str, str], now: datetime
+    facts: ServiceFacts,
+    staying: Iterable[Replica],
+    going: Mapping[str, str],
+    start: int,
+    now: datetime,
 ) -> str:
     """Return what helps an update that has no room beside the old replicas."""
-    if not any(_told(each) <= now for each in _in_the_queue(facts, staying, going)):
+    waits = any(_told(each) <= now for each in _in_the_queue(facts, staying, going))
+    if start or not waits:
         return ""
-    return "; a new one waits for a GPU: with `unavailable: 1` an old one would leave first"
+    nobody = ", and nobody answers meanwhile" if facts.wanted == 1 else ""
+    return f"; one waits for a GPU: with `unavailable: 1` an old one would leave first{nobody}"
 
 
 def _loops(facts: ServiceFacts, lacking: int, later: datetime, now: datetime) -> str:

@@ -64,10 +64,13 @@ def turn_at(
     policy: PreemptionPolicy,
 ) -> datetime | None:
     """Return from when on an engine that waits `since` then has one of its own class stopped that
-    is in use: once it has waited for long enough. None where an engine serves its model."""
-    served = (each.serves for each in map(_key, works) if each is not None)
-    if key.serves in served:
-        return None
+    is in use: once it has waited for long enough. None where an engine serves its model, or did so
+    in its service until other files of it were to be served."""
+    names = key.service, key.model, key.runtime
+    for each in filter(None, map(_key, works)):
+        of_service = each.service is not None and (each.service, each.model, each.runtime) == names
+        if of_service or each.serves == key.serves:
+            return None
     slot_key = SlotKey(key.model, key.runtime)
     waits = WaitingRequests(slot_key, requests=1, since=since)
     return due_at(waits, ServedModel(slot_key, (), load_time), _rules(policy))

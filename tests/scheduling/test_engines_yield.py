@@ -234,6 +234,8 @@ def test_an_engine_serves_a_model_with_its_lora_adapters(adapters: dict[str, str
     leaves = planned([work], **asks_for("chat") | {"engine": asks}).victims
     has_turn = turn_at(asks, NOW, timedelta(0), [work], RULES) is not None
     assert (bool(leaves), has_turn) == (bool(adapters), bool(adapters))
+    update = asks.model_copy(update={"service": "own"})
+    assert turn_at(update, NOW, timedelta(0), [work], RULES) is None, "its old engine answers"
 
 
 def test_a_turn_comes_after_the_wait_and_four_loads_where_nobody_serves_the_model():

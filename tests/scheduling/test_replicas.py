@@ -183,6 +183,13 @@ def test_where_none_may_begin_beside_them_one_that_left_makes_way_for_another():
     begun = facts(drained, replica("c", stage=None), surge=0, unavailable=1)
     assert (plan(begun, NOW).start, stopped(begun)) == (0, [])
     assert stopped(facts(drained, replica("c"), surge=0, unavailable=1)) == ["a"]
+    for others in (
+        [left, replica("old", stopping=True)],
+        [left, replica("old", stopping=True), replica("older", stopping=True)],
+        [drained, left, replica("old", stopping=True)],
+    ):
+        ending = facts(*others, surge=len(others) - 2, unavailable=1)
+        assert stopped(ending) == [], "there is room once that has ended"
     beside = facts(drained, left, replica("c", stage=LOADING), wanted=3, surge=0, unavailable=1)
     assert stopped(beside) == [], "one that is ready soon is there already"
 
@@ -193,13 +200,18 @@ def test_an_update_without_room_is_told_after_a_minute_what_helps():
     later = NOW + timedelta(minutes=1)
     assert plan(asked, NOW).look_at == later
     assert "unavailable" not in plan(asked, NOW).reason
-    assert plan(asked, later).reason.endswith("with `unavailable: 1` an old one would leave first")
+    said = "with `unavailable: 1` an old one would leave first"
+    assert plan(asked, later).reason.endswith(f"{said}, and nobody answers meanwhile")
+    two = facts(old, replica("c"), new)
+    assert plan(two, later).reason.endswith(said)
     assert plan(asked, later).look_at is None
     for other in (
         facts(old, replace(new, stage=LOADING), wanted=1),
         facts(new, wanted=1),
         facts(old, new, wanted=2, unavailable=1),
         facts(old, replace(new, left_idle=True), wanted=1),
+        facts(old, replace(new, failed_last=True), wanted=1),
+        facts(old, replace(new, held=False), wanted=1),
     ):
         assert "unavailable" not in plan(other, later).reason
         assert plan(other, NOW).look_at is None

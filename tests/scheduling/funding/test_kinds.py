@@ -275,6 +275,14 @@ def test_of_several_kinds_it_is_told_of_the_one_that_a_limit_alone_keeps_it_from
     )  # fmt: skip
     cap = Cap(name="all", gpus=8, envelopes=("a", "h", "l"))
     given = given._replace(caps=(Capped(1, "red", cap, frozenset({1, 2, 3})),))
+    for gone in ((), (0, 1)):  # nearly as much as the job wants is left of another type
+        some = [charges[0]._replace(gpus=gone or (0, 1, 2, 3)), charges[1]]
+        less = [uses[0]._replace(shares=(uses[0].shares[0]._replace(gpus=some[0].gpus),)), uses[1]]
+        tight = cap.model_copy(update={"gpus": 4 + len(some[0].gpus)})
+        capped = (Capped(1, "red", tight, frozenset({1, 2, 3})),)
+        asked = given._replace(uses=tuple(less), charges=tuple(some), caps=capped)
+        found, _ = found_for(asked, a_job("waits", 4, tenant="red", vram_per_gpu=0))
+        assert "(CAP)" in found.unfunded["waits"]
     job = a_job("waits", 4, tenant="red", vram_per_gpu=0)
     found, _ = found_for(given, job)
     assert "a cap over envelopes leaves no room (CAP)" in found.unfunded["waits"]
