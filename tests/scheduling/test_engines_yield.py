@@ -231,7 +231,8 @@ def test_an_engine_serves_a_model_with_its_lora_adapters(adapters: dict[str, str
     serves = EngineKey.of("chat", "llama.cpp", "own", "/m/chat.gguf")
     work = an_engine("e", 0, IDLE)
     work = work.model_copy(update={"request": work.request.model_copy(update={"engine": serves})})
-    leaves = planned([work], **asks_for("chat") | {"engine": asks}).victims
+    asking: dict[str, Any] = asks_for("chat") | {"engine": asks}
+    leaves = planned([work], **asking).victims
     has_turn = turn_at(asks, NOW, timedelta(0), [work], RULES) is not None
     assert (bool(leaves), has_turn) == (bool(adapters), bool(adapters))
     update = asks.model_copy(update={"service": "own"})
