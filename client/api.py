@@ -131,7 +131,9 @@ class Longshore(
             raise SpecError(f"job {spec.name}", late)
         job_id = new_job_id(spec, key)
         try:
-            warnings = await preflight(self._db, spec, queued=True, job_id=job_id)
+            # Of one with a key that id may be in the queue already, or run.
+            new = job_id if key is None else ""
+            warnings = await preflight(self._db, spec, queued=True, job_id=new)
         except (SpecError, RefusedError):  # quotas may be lower than when it was submitted
             if not (key and await self._was_taken(new_job_id(spec, key))):
                 raise

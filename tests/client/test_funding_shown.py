@@ -336,6 +336,20 @@ async def test_why_says_what_would_pay_and_not_to_add_a_node(
     await longshore("cancel", waiting)
 
 
+async def test_a_job_that_is_submitted_again_with_its_key_is_the_one_that_runs(
+    longshore: Command, pool: str, node: ScriptedNode, family: Ledger
+) -> None:
+    """It is looked at as one that comes new, beside itself."""
+    owner = f"{pool}-green"
+    await tenant(family, owner, "root")
+    await envelope(family, owner, milli=8000, sharing="none")
+    asks = (owner, "keyed", "--key", "once")
+    first = await submitted(longshore, pool, *asks)
+    await node.started(first)
+    assert await submitted(longshore, pool, *asks) == first
+    await longshore("cancel", first)
+
+
 async def test_why_of_a_job_over_a_quota_says_how_to_raise_that(
     longshore: Command, pool: str, node: ScriptedNode, family: Ledger
 ) -> None:
