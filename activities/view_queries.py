@@ -25,7 +25,8 @@ _JOBS = f"""
            j.spec->'labels' AS labels, j.spec->'max_duration' AS max_duration,
            CASE WHEN j.ended_at IS NOT NULL THEN j.end_state
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL THEN 'RUNNING'
-                WHEN a.held OR (a.id IS NOT NULL AND j.begins_at > clock_timestamp()) THEN 'HELD'
+                WHEN a.held OR (a.id IS NOT NULL AND j.begins_at > statement_timestamp())
+                     THEN 'HELD'
                 WHEN a.id IS NOT NULL THEN
                     CASE WHEN EXISTS (SELECT FROM array_slots s
                                         JOIN placements sp ON sp.job_id = s.job_id
@@ -54,7 +55,7 @@ _JOBS = f"""
            j.submitted_at, j.begins_at, j.deadline_at, j.late_since,
            j.spec->'expected_duration' AS expected_duration,
            j.ended_at IS NULL AND coalesce(q.begin_only, NOT a.held AND
-               j.begins_at > clock_timestamp(), false) AS begin_only,
+               j.begins_at > statement_timestamp(), false) AS begin_only,
            j.spec->'start_below' AS start_below,
            coalesce(q.held AND q.price_since IS NOT NULL, false) AS waits_for_price,
            coalesce(q.waited, p.waited, interval '0') AS waited,
@@ -128,7 +129,8 @@ _JOBS = f"""
       LEFT JOIN nodes n ON n.id = p.node_id
 {COMING_START}"""
 """Of a job that has changed its size in place, why it has the nodes that it has now: what it was
-placed for tells of those that it had then."""
+placed for tells of those that it had then. With `clock_timestamp()`, which may change within a
+statement, PostgreSQL would read all jobs to list the newest."""
 
 _WHERE = {
     "pool": "pool = :pool",

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import text
 
-from longshore.activities.view_queries import POOLS
+from longshore.activities.view_queries import POOLS, of_jobs
 from longshore.activities.views import Views
 from longshore.models.errors import StoredError
 from longshore.models.job_status import JobState
@@ -53,6 +53,18 @@ async def test_pools_read_nothing_of_jobs_that_merely_wait(ledger: Ledger):
     assert "queue_held" in steps
     assert "queue_set_aside" in steps
     assert "Filter: ((decision" not in steps
+
+
+@pytest.mark.parametrize("asked", [{}, {"pool": "p"}, {"tenant": "t"}])
+async def test_the_newest_jobs_are_read_and_not_all(ledger: Ledger, asked: dict[str, str]):
+    async with ledger.database.transaction() as connection:
+        # A small table is read whole, and sorted, where that is allowed.
+        await connection.execute(text("SET LOCAL enable_seqscan = off"))
+        await connection.execute(text("SET LOCAL enable_sort = off"))
+        query = f"EXPLAIN {of_jobs(asked, ())}"
+        steps = "\n".join((await connection.execute(text(query), asked | {"limit": 9})).scalars())
+    assert "jobs_by_submission" in steps
+    assert "Sort Key: j.submitted_at" not in steps
 
 
 async def test_the_newest_of_a_name_is_found_and_an_id_comes_before_a_name(ledger: Ledger):
