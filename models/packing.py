@@ -139,8 +139,8 @@ class PackingPolicy(Frozen):
     """Of jobs that wait and only fill what is free: how many copies of what each serves come
     before it, and more for one that is behind the others. Who plans reads them."""
     turns: tuple[str, ...] = Field(default=(), exclude=True)
-    """Engines that wait and for which one of their class has been stopped that was in use: they
-    had waited for their turn; who has waited longest first. Who plans reads them."""
+    """Engines that wait and for which another was stopped; who has waited longest first. Who plans
+    reads them."""
     funding: PoolFunding | None = Field(default=None, exclude=True)
     """Who pays for the pool's jobs; None where no tenant has a budget. Who plans reads it."""
 

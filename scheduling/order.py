@@ -90,8 +90,9 @@ def queue_order(
     free: whoever waits goes before them, as it may have them stopped once nobody asks them. Of
     these those of which there are the fewest copies come first, behind all others those that are
     prewarmed and were never asked. Of all each by the class that it counts as, highest first; in a
-    class first the engines for which another of it was stopped at their turn: that one waits
-    again, may have waited longer, and would take its GPUs back. Then as the pool's order says: by
+    class first the engines for which another was stopped: that one waits again, may have waited
+    longer, and would take its GPUs back, as would an engine that came before, and may have
+    nobody stopped, since it has no turn. Then as the pool's order says: by
     the time of submission less its head start, or by rank, and by the score, which is less where
     the tenant has had more than its GPU-hours. Then by id.
 

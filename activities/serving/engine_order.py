@@ -17,8 +17,7 @@ class EngineOrder(NamedTuple):
     """Of each replica that nobody asks: how many copies of what it serves come before it; of one
     that is prewarmed and was never asked so many more that it is behind all others."""
     turns: tuple[str, ...]
-    """Those for which an engine of their class has been stopped that was in use; who has waited
-    longest first."""
+    """Those for which another was stopped; who has waited longest first."""
 
 
 async def load_engine_order(connection: AsyncConnection, pool: str) -> EngineOrder:
@@ -51,10 +50,9 @@ ENGINES = f"""
                (q.request->'fills' = 'true') IS TRUE AS fills,
                r.uses = 0 AND (j.spec #>> '{{engine,model,prewarm}}' = 'true') IS TRUE
                    AS prewarmed,
-               EXISTS (SELECT FROM preemptions d JOIN replicas v ON v.job_id = d.job_id
+               EXISTS (SELECT FROM preemptions d
                         WHERE d.for_job = q.job_id AND d.for_attempt = q.attempt
-                          AND d.for_priority = d.priority AND NOT (d.idle OR d.by_payer))
-                   AS has_turn
+                          AND NOT d.by_payer) AS has_turn
           FROM replicas r
           JOIN LATERAL (SELECT * FROM queue WHERE job_id = r.job_id OFFSET 0) q ON true
           JOIN jobs j ON j.id = r.job_id
