@@ -137,6 +137,8 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
     stop = _surplus(facts, staying)
     stop += _replaced(facts, live, going, {each.job_id for each in stop})
     lacking = max(facts.wanted - len(staying), 0)
+    if going and staying and all(each.left_idle for each in staying):
+        lacking = max(lacking, 1)  # for none of them anybody is stopped: all may wait for ever
     room = max(facts.wanted + facts.surge - len(facts.replicas), 0)
     if going and lacking and not room and not (stop or any(r.stopping for r in facts.replicas)):
         stop = _in_the_way(staying, going)

@@ -168,7 +168,21 @@ def test_one_answers_whoever_else_left_while_nobody_asked():
     assert stopped(facts(drained, left, loads, wanted=1)) == ["b"]
     assert stopped(facts(drained, left, waits, wanted=1)) == ["b"], "c has others stopped, b not"
     assert stopped(facts(drained, left, replace(left, job_id="b2"), loads)) == ["b"]
-    assert stopped(facts(replica("a"), replace(left, revision=2), wanted=1, revision=2)) == []
+
+
+@pytest.mark.parametrize("surge", [0, 1, 2])
+def test_where_all_that_are_to_stay_left_another_begins_that_has_others_stopped(surge: int):
+    """As after a scale down to the number of those that left, while one is drained."""
+    drained, left = replica("a", node_drains=True), replica("b", stage=None, left_idle=True)
+    old = facts(replica("a"), replace(left, revision=2), wanted=1, revision=2, surge=surge)
+    for scene in (facts(drained, left, wanted=1, surge=surge), old):
+        found = plan(scene, NOW)
+        assert (found.start, stopped(scene)) == ((1, []) if surge == 2 else (0, ["b"]))
+        waits = replica("c", stage=None, revision=scene.revision)
+        begun = replace(scene, replicas=(*scene.replicas, waits))
+        assert (plan(begun, NOW).start, stopped(begun)) == (0, ["b"])
+        ready = replace(scene, replicas=(scene.replicas[0], replace(waits, stage=READY)))
+        assert (plan(ready, NOW).start, stopped(ready)) == (0, ["a"])
 
 
 def test_where_none_may_begin_beside_them_one_that_left_makes_way_for_another():
