@@ -211,6 +211,9 @@ def show_(name: NAME, as_json: JSON = False) -> None:
     show(model_rows(found))
     if found.facts is not None:
         show(estimate_table(found.facts.memory))
+        if found.spec.memory is not None:
+            note(f"Its engines hold the {format_gb(found.spec.memory)} that it states, and not "
+                 "this, which its files say.")  # fmt: skip
         for each in found.facts.memory.notes:
             note(each)
     if found.sizes:
@@ -281,8 +284,8 @@ def estimate(
     model: Annotated[
         str,
         typer.Argument(
-            help="A GGUF file, or one of several, or a folder of safetensors files: a path, or a "
-            "URL (https, s3)."
+            help="A GGUF file, or one of several, or a safetensors file or a folder of them: a "
+            "path, or a URL (https, s3)."
         ),
     ],
     context: Annotated[

@@ -11,7 +11,6 @@ from longshore.activities.serving.model_facts import (
     path_of,
     place_of,
     read_files,
-    read_weights,
 )
 from longshore.activities.serving.model_files import is_here
 from longshore.activities.serving.model_folder import ENDING, has_adapter, is_folder
@@ -94,7 +93,7 @@ class _Examination:
 
     def _facts(self) -> ModelFacts | None:
         """Return what the files say; None where they are not here, or of no form that is known."""
-        spec, by_header = self.spec, self.runtime.memory is MemoryRule.HEADER
+        spec = self.spec
         stated = spec.memory is not None
         if not self._is_here:
             if stated:
@@ -109,7 +108,7 @@ class _Examination:
                 )
             return None
         try:
-            read = read_files(spec.source) if by_header else self._read()
+            read = self._read()
             if read is None:
                 return None
             said = spec.context is not None
@@ -124,13 +123,20 @@ class _Examination:
         return None
 
     def _read(self) -> ReadModel | None:
-        """Return what files say that a runtime takes as they are; None of a form that is not
-        known."""
+        """Return what the files say; None of a form that is not known, where a runtime takes them
+        as they are."""
         source = self.spec.source
         place = place_of(source)
-        if place.endswith(".gguf") or is_folder(place):
-            return read_files(source)
-        return read_weights(source) if place.endswith(ENDING) else None
+        is_safetensors = place.endswith(ENDING) or is_folder(place)
+        if self.runtime.memory is not MemoryRule.HEADER:
+            return read_files(source) if is_safetensors or place.endswith(".gguf") else None
+        read = read_files(source)
+        if is_safetensors:
+            raise DamagedError(
+                f"{source} is of safetensors files, and the runtime {self.runtime.name} wants a "
+                "GGUF file"
+            )
+        return read
 
     def _check_digest(self) -> None:
         spec = self.spec

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from longshore.activities.serving.model_files import opened, read_model
-from longshore.activities.serving.model_folder import is_folder, read_file, read_folder
+from longshore.activities.serving.model_folder import ENDING, is_folder, read_file, read_folder
 from longshore.activities.storage import address, connect, speaking
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import DamagedError, NotFoundError
@@ -70,13 +70,15 @@ class ReadModel:
 
 
 def read_files(source: str) -> ReadModel:
-    """Read the headers of a GGUF file, or of a folder of safetensors files.
+    """Read the headers of a GGUF file, or of safetensors files: one, or all in a folder.
 
     Blocks. Raises NotFoundError, DamagedError, and StoreError where a file cannot be read.
     """
     place = place_of(source)
     if is_folder(place):
         return _of_safetensors(read_folder(place), source)
+    if place.endswith(ENDING):
+        return _of_safetensors(read_file(place), source)
     header = read_model(place)
     if header.keys.get("general.type") == "adapter":
         raise DamagedError(
@@ -91,11 +93,6 @@ def read_files(source: str) -> ReadModel:
         context=_number(header, "context_length") or None, most_requests=MOST_REQUESTS,
         shapes={tensor.name: tensor.shape for tensor in header.tensors},
     )  # fmt: skip
-
-
-def read_weights(source: str) -> ReadModel:
-    """Read the header of one safetensors file. Blocks, and raises as `read_files`."""
-    return _of_safetensors(read_file(place_of(source)), source)
 
 
 def _of_safetensors(model: SafetensorsModel, source: str) -> ReadModel:

@@ -65,6 +65,9 @@ def room_for(
     most = max(nodes, key=lambda node: node.memory)
     where = " on one GPU" if numbers == (1,) else f" on {numbers[0]} to {numbers[-1]} GPUs"
     where = f" on {numbers[0]} GPUs" if len(numbers) == 1 and numbers[0] > 1 else where
+    spread = [size for size in sizes if 1 < size.gpus <= most.gpus]
+    if spread:  # what all of its GPUs hold together may be enough, and each too small
+        where += f" ({format_gb(spread[-1].memory / 1000)} of each of {spread[-1].gpus})"
     return Room(
         warning=f"needs {format_bytes(memory)}{where}, and no node that there is has room: the "
         f"largest GPU has {format_gb(gpu.each)} ({gpu.gpu_type} of {gpu.node_id}), the node with "

@@ -18,7 +18,8 @@ async def test_a_model_that_no_node_has_room_for_is_warned_of(
     made = await longshore(*asked, "--memory", "200GB")
     assert made.code == 0, made.err
     assert (
-        "warning: model large: needs 200.0GB on 1 to 12 GPUs, and no node that there is has room: "
-        "the largest GPU has 80GB (H100 of small), the node with the most 160GB (2 GPUs of small)"
+        "warning: model large: needs 200.0GB on 1 to 12 GPUs (100GB of each of 2), and no node "
+        "that there is has room: the largest GPU has 80GB (H100 of small), the node with the most "
+        "160GB (2 GPUs of small)"
     ) in " ".join(made.err.split())
     assert (await longshore(*asked, "--memory", "160GB")).err == ""

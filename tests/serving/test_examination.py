@@ -69,4 +69,17 @@ def test_one_safetensors_file_that_cannot_be_true_is_refused(
     assert why in of_file[0]
     assert why in of_folder[0]
     (other,) = examine(ModelSpec(name="one", source=str(file)), BUILT_IN[LLAMA_CPP]).problems
-    assert "cannot be read as a GGUF file" in other
+    assert why in other
+
+
+@pytest.mark.parametrize("memory", [None, 5])
+@pytest.mark.parametrize("runtime", [LLAMA_CPP, "ollama"])
+def test_one_of_safetensors_files_is_refused_where_its_runtime_wants_gguf(
+    tmp_path: Path, runtime: str, memory: float | None
+) -> None:
+    file = write(tmp_path) / "model.safetensors"
+    for path in (tmp_path, file):
+        spec = ModelSpec(name="one", source=str(path), memory=memory)
+        assert examine(spec, BUILT_IN[runtime]).problems == (
+            f"source: {path} is of safetensors files, and the runtime {runtime} wants a GGUF file",
+        )

@@ -90,7 +90,9 @@ def test_on_one_gpu_the_largest_that_is_known_is_the_limit():
 
 def test_what_is_split_has_room_on_a_node():
     assert room(640, Split.LAYERS) == Room()
-    assert room(641, Split.LAYERS).warning.startswith("needs 641.0GB on 1 to 16 GPUs, and no node")
+    assert room(641, Split.LAYERS).warning.startswith(
+        "needs 641.0GB on 1 to 16 GPUs (80.125GB of each of 8), and no node"
+    )
     # 6 of 8 GPUs: 12 heads do not go into 8.
     assert room(480, Split.HEADS, heads=12) == Room()
     assert room(481, Split.HEADS, heads=12).warning
