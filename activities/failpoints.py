@@ -74,6 +74,8 @@ DagPoint = Literal[
 """Steps of a DAG."""
 
 ServicePoint = Literal[
+    "hear_engines.before-commit",
+    "hear_engines.after-commit",
     "advance_service.before-commit",
     "advance_service.after-commit",
     "advance_service.after-first-start",

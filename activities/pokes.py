@@ -73,6 +73,15 @@ async def pool_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
     return await connection.scalar(text("SELECT pool FROM jobs WHERE id = :id"), {"id": job_id})
 
 
+async def pools_of(connection: AsyncConnection, job_ids: Sequence[str]) -> Sequence[str]:
+    """Return the pools of jobs, in order: who marks several does so in that order."""
+    found = await connection.scalars(
+        text("SELECT DISTINCT pool FROM jobs WHERE id = ANY(:ids) ORDER BY pool"),
+        {"ids": list(job_ids)},
+    )
+    return found.all()
+
+
 async def array_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
     """Return the array of a slot at a retry, as `of_dag_at_retry`."""
     if activity.info().attempt == 1:

@@ -142,8 +142,12 @@ def _refuse_removed(service: RowMapping) -> None:
         )
 
 
-async def hear(connection: AsyncConnection, name: str, notices: Sequence[EngineNotice]) -> None:
-    """Record what agents said of engines of a service; what is older than what is known is not."""
+async def hear(connection: AsyncConnection, name: str, notices: Sequence[EngineNotice]) -> bool:
+    """Record what agents said of engines of a service; what is older than what is known is not.
+
+    Returns whether one may leave for another now, as it has loaded or has become idle.
+    """
+    may_leave = False
     for notice in notices:
         said = notice.report
         row = {
@@ -153,9 +157,10 @@ async def hear(connection: AsyncConnection, name: str, notices: Sequence[EngineN
             "waits": said.message if said.stage is EngineStage.LOADING else "",
             "idle": said.idle, "idle_for": STALE_AFTER, "uses": said.uses,
         }  # fmt: skip
-        await connection.execute(text(_HEAR), row)
+        may_leave |= bool(await connection.scalar(text(_HEAR), row))
         if said.stage is EngineStage.READY:
             await connection.execute(text(_FIRST_READY), row)
+    return may_leave
 
 
 async def facts_of(
@@ -284,7 +289,7 @@ _PREVIOUS = """
 """
 _HEAR = """
     WITH known AS (
-        SELECT job_id, revision,
+        SELECT job_id, revision, idle_since,
                :stage = 'failed'
                AND (attempt, coalesce(stage, '')) <> (:attempt, 'failed') AS failed,
                (attempt, coalesce(stage, '')) = (:attempt, 'ready') AS was_ready
@@ -312,6 +317,8 @@ _HEAR = """
            failures = r.failures + k.failed::integer
       FROM known k
      WHERE r.job_id = k.job_id
+    RETURNING r.stage = 'ready'
+              AND (NOT k.was_ready OR (k.idle_since IS NULL AND r.idle_since IS NOT NULL))
 """
 _FIRST_READY = """
     UPDATE service_revisions v SET ready_at = clock_timestamp()

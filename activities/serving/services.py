@@ -22,6 +22,7 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_ends import ask_to_end
 from longshore.activities.job_starts import digest_of, start_job
+from longshore.activities.pokes import mark_poked_if_useful, pools_of
 from longshore.activities.serving.model_engine import replica_specs, with_sizes
 from longshore.activities.serving.revisions import revision_of, sizes_of
 from longshore.activities.serving.service_rows import (
@@ -33,12 +34,13 @@ from longshore.activities.serving.service_rows import (
     to_cancel,
     to_start,
 )
+from longshore.activities.signals import Signals
 from longshore.activities.stored_specs import stored_error
 from longshore.models.errors import StoredError
 from longshore.models.job import JobSpec
 from longshore.models.messages import JobInput
 from longshore.models.service import ServiceState
-from longshore.models.service_messages import AdvanceService, ServiceProgress
+from longshore.models.service_messages import AdvanceService, EngineNotice, ServiceProgress
 from longshore.scheduling.serving.replicas import ServiceFacts, ServicePlan, plan
 
 _LETTERS, _SUFFIX = string.ascii_lowercase + "234567", 10
@@ -52,6 +54,7 @@ class ServiceActivities:
     def __init__(self, database: Database, temporal: Client) -> None:
         self._database = database
         self._temporal = temporal
+        self._signals = Signals(temporal)
 
     @activity.defn
     @reports_errors
@@ -62,10 +65,8 @@ class ServiceActivities:
         cannot be read and it is not being removed.
         """
         name = request.service
-        if request.notices:  # which are known then, whatever follows
-            async with self._database.transaction() as connection:
-                await lock_service(connection, name)
-                await hear(connection, name, request.notices)
+        if request.notices:
+            await self._hear(name, request.notices)
         async with self._database.transaction() as connection:
             service = await lock_service(connection, name)
             revision = None
@@ -92,6 +93,22 @@ class ServiceActivities:
             async with self._database.transaction() as connection:
                 await mark(connection, started=started, told=told, never=never)
         return _progress(facts, planned, now, over=over, more=bool(planned.undo or never))
+
+    async def _hear(self, name: str, notices: Sequence[EngineNotice]) -> None:
+        """Record what agents said, which is known then, whatever follows; wake the pools of those
+        engines where one may leave for who waits there."""
+        job_ids = [notice.job_id for notice in notices]
+        async with self._database.transaction() as connection:
+            await lock_service(connection, name)
+            # A retry cannot know whether the one before it got as far as the signal.
+            again = activity.info().attempt > 1
+            may_leave = await hear(connection, name, notices) or again
+            pools = await pools_of(connection, job_ids) if may_leave else ()
+            first = [pool for pool in pools if await mark_poked_if_useful(connection, pool)]
+            await failpoint("hear_engines.before-commit")
+        await failpoint("hear_engines.after-commit")
+        for pool in pools if again else first:
+            await self._signals.poke_pool(pool)
 
     async def _start(
         self, name: str, starting: Sequence[tuple[str, int]], ending: Set[str]

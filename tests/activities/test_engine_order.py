@@ -2,17 +2,20 @@
 
 from datetime import UTC, datetime
 
+import pytest
 from sqlalchemy import text
 
 from longshore.activities.database import clock
 from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.serving.engine_order import ENGINES, load_engine_order
 from longshore.activities.serving.service_rows import facts_of, lock_service
+from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_place, load_queue
 from longshore.activities.usage import load_pool_to_plan
 from longshore.models.job_request import EngineKey, JobRequest
 from longshore.models.messages import LeaseEnd
 from longshore.models.preemption import PreemptionPolicy
+from longshore.models.serving import EngineStage
 from longshore.scheduling.order import queue_order
 from tests.support.control import new_pool
 from tests.support.ledger import Ledger
@@ -49,18 +52,18 @@ async def two_that_wait(served: RecordedService) -> list[str]:
     return await in_order(served)
 
 
-async def test_one_for_which_another_in_use_was_stopped_has_its_turn(served: RecordedService):
+@pytest.mark.parametrize("idle", [False, True])
+async def test_one_for_which_another_was_stopped_comes_first(served: RecordedService, idle: bool):
+    """Of two that wait who came first may have nobody stopped, where the other has its turn: the
+    GPUs of an idle engine that was stopped for that would be its own, and another be stopped."""
     first, second = await two_that_wait(served)
-
-    async def stopped(*, idle: bool) -> None:
-        asked = {"id": first, "for": second, "pool": served.pool, "idle": idle}
-        async with served.control.transaction() as connection:
-            await connection.execute(text(_STOPPED), asked)
-
-    await stopped(idle=True)
-    assert await in_order(served) == [first, second]
-    await stopped(idle=False)
+    asked = {"id": first, "for": second, "pool": served.pool, "idle": idle, "payer": False}
+    async with served.control.transaction() as connection:
+        await connection.execute(text(_STOPPED), asked)
     assert await in_order(served) == [second, first]
+    async with served.control.transaction() as connection:
+        await connection.execute(text(_STOPPED), {**asked, "payer": True})
+    assert await in_order(served) == [first, second]  # who pays comes first by that alone
     await served.end()
 
 
@@ -161,7 +164,44 @@ _ENDED = """
 
 _STOPPED = """
     INSERT INTO preemptions (job_id, attempt, pool, cycle_id, for_job, for_attempt, priority,
-                             for_priority, plan, idle, frees_by)
-    VALUES (:id, 1, :pool, 'c', :for, 1, 5, 5, '{}', :idle, clock_timestamp())
-    ON CONFLICT (job_id, attempt) DO UPDATE SET idle = excluded.idle
+                             for_priority, plan, idle, by_payer, frees_by)
+    VALUES (:id, 1, :pool, 'c', :for, 1, 5, 5, '{}', :idle, :payer, clock_timestamp())
+    ON CONFLICT (job_id, attempt) DO UPDATE SET by_payer = excluded.by_payer
 """
+
+
+async def test_the_pool_is_woken_once_an_engine_may_leave_for_who_waits(
+    served: RecordedService, monkeypatch: pytest.MonkeyPatch
+):
+    ready, _ = await two_that_wait(served)
+    woken: list[str] = []
+
+    async def wake(_: Signals, pool: str) -> None:
+        woken.append(pool)
+
+    async def heard(stage: EngineStage, *, attempt: int = 1, idle: bool = False) -> bool:
+        """Return whether the pool is woken when an agent says so of the first."""
+        notice = served.said(ready, stage)
+        report = notice.report.model_copy(update={"idle": idle})
+        async with served.control.transaction() as connection:
+            # As the cycles leave it, none of which runs in this pool now.
+            await connection.execute(text(_NOT_POKED), {"pool": served.pool})
+        before = len(woken)
+        await served.look(notice.model_copy(update={"report": report}), attempt=attempt)
+        assert woken[before:] in ([], [served.pool])
+        return len(woken) > before
+
+    monkeypatch.setattr(Signals, "poke_pool", wake)
+    assert not await heard(EngineStage.LOADING)
+    assert await heard(EngineStage.READY), "a higher class may have it stopped now"
+    assert not await heard(EngineStage.READY), "that is no news"
+    assert await heard(EngineStage.READY, attempt=2), "of which no retry knows that it was told"
+    assert await heard(EngineStage.READY, idle=True)
+    assert not await heard(EngineStage.READY, idle=True)
+    assert not await heard(EngineStage.READY), "one in use leaves for nobody who could not before"
+    assert await heard(EngineStage.READY, idle=True)
+    monkeypatch.undo()
+    await served.end()
+
+
+_NOT_POKED = "UPDATE pools SET poked = false WHERE name = :pool"

@@ -1,5 +1,6 @@
 """A service that is on record, whose steps a test makes itself."""
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
 
 from longshore.activities.database import Database
 from longshore.activities.serving.service_rows import (
@@ -55,8 +57,11 @@ class RecordedService:
             spec = ServiceSpec.model_validate(given)
             return await record_service(connection, spec, self.engine, 1, sizes)
 
-    async def look(self, *notices: EngineNotice) -> ServiceProgress:
-        return await self.steps.advance_service(AdvanceService(service=self.name, notices=notices))
+    async def look(self, *notices: EngineNotice, attempt: int = 1) -> ServiceProgress:
+        step = ActivityEnvironment()
+        step.info = dataclasses.replace(step.info, attempt=attempt)
+        request = AdvanceService(service=self.name, notices=notices)
+        return await step.run(self.steps.advance_service, request)
 
     async def queued(self, job_id: str) -> int:
         """Wait until the job of a replica is in its queue; return the MB that its engine holds."""
