@@ -17,7 +17,7 @@ from longshore.activities.metrics import (
     WAIT_SECONDS,
     Metrics,
 )
-from longshore.activities.snapshot import QueueEntry
+from longshore.activities.queue_entries import QueueEntry
 from longshore.models.placement import CyclePlan, PlacementKind, RejectionCode
 from longshore.scheduling.funding.evaluate import Funded
 

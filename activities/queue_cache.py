@@ -15,7 +15,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.explanations import STORED_COLUMNS, stored_of
-from longshore.activities.snapshot import SET_ASIDE_FOR, WAITS_SINCE, QueueEntry, entry_of
+from longshore.activities.queue_entries import QueueEntry, entry_of
+from longshore.activities.snapshot import SET_ASIDE_FOR, WAITS_SINCE
 from longshore.models.job_request import JobRequest
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import PlacementKind
@@ -256,7 +257,7 @@ _COUNTED = """
 _VERSION = "CAST(CAST(xmin AS text) AS bigint) AS version"
 
 _COLUMNS = (
-    f"job_id, held, queued_at, {WAITS_SINCE} AS waits_since, attained, can_stop,"
+    f"job_id, held, queued_at, submitted_at, {WAITS_SINCE} AS waits_since, attained, can_stop,"
     f" duration_known, learnt, tenant, {_VERSION},"
     f" {STORED_COLUMNS}"
 )

@@ -9,13 +9,8 @@ from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import COMING_START, QUEUED_COLUMNS, judgment_of_queued
 from longshore.activities.locality import with_locality
 from longshore.activities.prices.views import price_now
-from longshore.activities.snapshot import (
-    QueueEntry,
-    load_nodes,
-    load_pool,
-    load_queue,
-    load_running,
-)
+from longshore.activities.queue_entries import QueueEntry
+from longshore.activities.snapshot import load_nodes, load_pool, load_queue, load_running
 from longshore.activities.stored_decisions import stored_decision
 from longshore.activities.usage import load_pool_to_plan
 from longshore.models.base import Instant

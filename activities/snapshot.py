@@ -1,10 +1,10 @@
 """Reading the capacity database into the values that `scheduling` works on."""
 
 import contextlib
-from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Collection, Hashable
+from datetime import timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
@@ -13,10 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.database import clock
 from longshore.activities.locality import with_locality
 from longshore.activities.placements import BORROWS, SETTLED
+from longshore.activities.queue_entries import QueueEntry, entry_of
 from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_nodes import can_be_index, gpu_of, node_of, topology_of
 from longshore.activities.stored_pools import stored_pool
-from longshore.models.base import Wire
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.margins import DEFAULT_MARGINS, Margins
@@ -25,22 +25,13 @@ from longshore.models.packing import PackingPolicy
 from longshore.models.placement import PlacementKind, RunningJob
 from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.serving import START_LIMIT
-from longshore.scheduling.durations import end_at, ends_of, with_learnt
+from longshore.scheduling.durations import end_at, ends_of
 from longshore.scheduling.order import QueuedJob, before, by_age, queue_order, seconds_ahead
 from longshore.scheduling.placement.mix import remembered
-from longshore.scheduling.unplannable_jobs import in_one_line
 
 SET_ASIDE_FOR = timedelta(minutes=10)
 """So long is a job left alone that was set aside; then it is tried again, as a newer version may
 plan it."""
-
-
-class QueueEntry(Wire):
-    """A job in a queue, as the packer and its user see it."""
-
-    request: JobRequest
-    held: bool
-    queued_at: datetime
 
 
 async def load_pool(
@@ -115,8 +106,9 @@ async def read_queue(connection: AsyncConnection, pool: str) -> PoolQueue:
     )
     entries: list[QueueEntry] = []
     unreadable: dict[str, str] = {}
+    known: dict[Hashable, JobRequest] = {}
     for row in rows.mappings():
-        entry = entry_of(row)
+        entry = entry_of(row, known)
         if isinstance(entry, QueueEntry):
             entries.append(entry)
         else:
@@ -129,25 +121,6 @@ async def is_longer(connection: AsyncConnection, pool: str, most: int) -> bool:
     query = "SELECT 1 FROM queue WHERE pool = :pool AND NOT held OFFSET :most LIMIT 1"
     rows = await connection.execute(text(query), {"pool": pool, "most": most})
     return rows.first() is not None
-
-
-def entry_of(row: Mapping[Any, Any]) -> QueueEntry | str:
-    """Return a job that waits, from its row with `WAITS_SINCE`; or why that cannot be read.
-
-    What the row has columns for is as they say, whatever the request does.
-    """
-    stored: object = row["request"]
-    own = {"id": row["job_id"], "attempt": row["attempt"], "waits_since": row["waits_since"],
-           "attained": row["attained"], "tenant": row["tenant"]}  # fmt: skip
-    own |= {name: row[name] for name in ("can_stop", "duration_known") if row[name] is not None}
-    try:
-        request = JobRequest.model_validate(
-            {**stored, **own} if isinstance(stored, dict) else stored
-        )
-        request = with_learnt(request, stored_learnt(row["learnt"]))
-    except Exception as error:  # by hand anything may have been written: it is that job's alone
-        return in_one_line(error)
-    return QueueEntry(request=request, held=row["held"], queued_at=row["queued_at"])
 
 
 async def load_place(
@@ -261,8 +234,10 @@ WAITS_SINCE = "CASE WHEN held THEN clock_timestamp() ELSE queued_at END - waited
 """Of a row of the queue. A job that is held does not wait; of others it never changes."""
 
 _QUEUE = f"""
-    SELECT job_id, attempt, request, held, queued_at, {WAITS_SINCE} AS waits_since, attained,
-           can_stop, duration_known, learnt, tenant
+    SELECT job_id, attempt, held, queued_at, {WAITS_SINCE} AS waits_since, attained, submitted_at,
+           CAST(CASE jsonb_typeof(request) WHEN 'object'
+                THEN request - ARRAY['id', 'attempt', 'submitted_at'] ELSE request END AS text)
+           AS request, can_stop, duration_known, learnt, tenant
       FROM queue
      WHERE pool = :pool
        AND (decision->>'kind' IS DISTINCT FROM :aside

@@ -188,7 +188,7 @@ ID_OF = """
 
 QUEUED = f"""
     SELECT job_id, attempt, held, decision, decided_at, queued_at, request, attained, can_stop,
-           duration_known, learnt, tenant, {WAITS_SINCE} AS waits_since
+           duration_known, learnt, tenant, submitted_at, {WAITS_SINCE} AS waits_since
       FROM queue WHERE job_id = :id
 """
 

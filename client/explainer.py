@@ -19,11 +19,10 @@ from longshore.activities.lending import why_no_lent_spare
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any, read_inputs
 from longshore.activities.prices.views import why_unpriced
+from longshore.activities.queue_entries import QueueEntry, entry_of
 from longshore.activities.serving.engine_turns import how_to_have_a_turn
 from longshore.activities.serving.service_views import last_failure, leaves_drained, waits_to_load
 from longshore.activities.snapshot import (
-    QueueEntry,
-    entry_of,
     is_longer,
     load_nodes,
     load_place,

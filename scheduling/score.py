@@ -66,6 +66,8 @@ def topology(groups: int, most: int, links: float, *, several_nodes: bool) -> fl
 
 def data_ready(data: Mapping[str, float], held: Collection[str]) -> float:
     """Return f5: the part of a job's data, by size, that some node holds."""
+    if not data:
+        return UNKNOWN
     sizes = {name: size or 1.0 for name, size in data.items()}
     total = sum(sizes.values())
     there = sum(size for name, size in sizes.items() if name in held)
