@@ -259,7 +259,7 @@ class CycleActivities:
             # Who pays for one depends on who is before it: all are planned then.
             part = None if funding else kept.queue.to_plan(
                 kept.nodes.open_gpus, kept.nodes.gpus, pool.packing, now,
-                share=turn.share, whole=turn.whole,
+                share=turn.share, whole=turn.whole, nodes=kept.nodes.nodes,
             )  # fmt: skip
             queue = part.jobs if part else [each.request for each in waiting.entries.values()]
             gpus = PoolGPUs(kept.nodes.gpus, kept.nodes.free_gpus)

@@ -73,14 +73,19 @@ def judgment_of_job(job: JobView, row: Mapping[Any, Any], now: datetime) -> Dead
 
 def judgment_of_queued(row: Mapping[Any, Any], now: datetime) -> DeadlineJudgment:
     """Return the same of a job in its queue, from a row with `QUEUED_COLUMNS`."""
-    start = _read(_INSTANT, row["estimated_start"])
-    between: StartRange | None = _read(_RANGE, row["start_range"])
+    start, between = start_of_queued(row)
     times = JobTimes(
         deadline=row["deadline_at"], duration=duration_of(row),
         start=None if start is None or row["held"] else between or StartRange.at(start),
         begins_at=row["begins_at"], held=row["held"] and not row["begin_only"],
     )  # fmt: skip
     return _with_since(judge(times, now), row)
+
+
+def start_of_queued(row: Mapping[Any, Any]) -> tuple[datetime | None, StartRange | None]:
+    """Return when a job in its queue probably starts, and between when and when, from a row with
+    `QUEUED_COLUMNS`."""
+    return _read(_INSTANT, row["estimated_start"]), _read(_RANGE, row["start_range"])
 
 
 async def note_late(
@@ -132,10 +137,14 @@ def _read(adapter: TypeAdapter[Any], stored: object) -> Any:
         return None
 
 
-QUEUED_COLUMNS = """
+DURATION_COLUMNS = """
+    j.spec->'expected_duration' AS expected_duration, j.spec->'max_duration' AS max_duration"""
+"""What `duration_of` reads beside `learnt`; `j` is the row of the job."""
+
+QUEUED_COLUMNS = f"""
     j.deadline_at, j.late_since, j.begins_at, q.held, q.begin_only,
-    j.spec->'expected_duration' AS expected_duration, j.spec->'max_duration' AS max_duration,
-    q.learnt, coalesce(c.start, q.decision->>'estimated_start') AS estimated_start,
+    {DURATION_COLUMNS}, q.learnt,
+    coalesce(c.start, q.decision->>'estimated_start') AS estimated_start,
     CASE WHEN c.start IS NULL THEN q.decision->'start_range' END AS start_range
 """
 

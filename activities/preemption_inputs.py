@@ -112,7 +112,9 @@ async def read_inputs(
         wanted = {*wanted, *(row["for_job"] for row in stops)}
         to_come = kept.nodes.open_gpus + _most_freed(works, spec.preemption)
         now = await clock(connection)
-        some = kept.queue.to_make_room(to_come, kept.nodes.gpus, spec.packing, now, wanted)
+        some = kept.queue.to_make_room(
+            to_come, kept.nodes.gpus, spec.packing, now, wanted, kept.nodes.nodes
+        )
         waiting = waiting if some is None else some
     paid = where_paid(waiting, spec.packing.funding, everyone=True)
     waiting = [job.smallest for job in paid]

@@ -25,7 +25,7 @@ from longshore.activities.pokes import (
     pool_at_retry,
     service_at_retry,
 )
-from longshore.activities.prices.holds import MAY_WAIT
+from longshore.activities.prices.holds import AGE_STOOD_STILL, MAY_WAIT, WAITED_FOR_PRICE
 from longshore.activities.queue_rows import (
     is_slot,
     lock_job,
@@ -112,6 +112,7 @@ class QueueActivities:
             pool = await connection.scalar(
                 text(
                     "UPDATE queue SET held = now.held, begin_only = :begin_only,"
+                    f" {AGE_STOOD_STILL},"
                     " price_since = CASE WHEN :held OR NOT now.held THEN NULL"
                     " ELSE coalesce(price_since, clock_timestamp()) END,"
                     " told_reason = CASE WHEN now.held AND NOT :held THEN NULL"
@@ -122,8 +123,9 @@ class QueueActivities:
                     " ELSE waited + (clock_timestamp() - queued_at) END,"
                     " queued_at = CASE WHEN queue.held AND NOT now.held THEN clock_timestamp()"
                     " ELSE queued_at END"
-                    f" FROM (SELECT job_id AS id, :held OR {MAY_WAIT} AS held FROM queue"
-                    " WHERE job_id = :id) AS now"
+                    f" FROM (SELECT job_id AS id, :held OR {MAY_WAIT} AS held,"
+                    f" CASE WHEN :held OR NOT {MAY_WAIT} THEN {WAITED_FOR_PRICE}"
+                    " ELSE interval '0' END AS span FROM queue WHERE job_id = :id) AS now"
                     " WHERE job_id = :id AND attempt = :attempt RETURNING pool"
                 ),
                 {

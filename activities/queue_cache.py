@@ -18,9 +18,11 @@ from longshore.activities.explanations import STORED_COLUMNS, stored_of
 from longshore.activities.queue_entries import QueueEntry, entry_of
 from longshore.activities.snapshot import SET_ASIDE_FOR, WAITS_SINCE
 from longshore.models.job_request import JobRequest
+from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import PlacementKind
 from longshore.models.pool import LEAST_INTERVAL
+from longshore.scheduling.guarantee import may_come_first
 from longshore.scheduling.long_queue import LongQueue, Part
 from longshore.scheduling.reason_updates import TELL_AT_MOST, Stored, has_to_hear
 
@@ -101,11 +103,12 @@ class QueueCache:
         *,
         share: float,
         whole: bool = False,
+        nodes: Iterable[Node] = (),
     ) -> Part | None:
         """Return the jobs of `waiting` without which a plan would be another one, of which those
         are to be told why they wait that have no answer yet, that were given a start or have not
         heard their answer, and of all others a `share`; None where all are. With the `whole` all
-        jobs may start."""
+        jobs may start. The `nodes` of the pool say who may come first for having waited long."""
         resting = self._resting(now)
         to_hear = (job for job in self._untold if has_to_hear(self._stored[job], now))
         hear = itertools.islice((job for job in to_hear if job in self._entries), TELL_AT_MOST)
@@ -113,8 +116,9 @@ class QueueCache:
         turn = itertools.islice(in_turn, math.ceil(share * len(self._turns)))
         wanted = {*self._unanswered, *self._with_start, *hear, *turn}
         return self._long.to_plan(
-            open_gpus, gpus, policy, now, wanted=wanted, without=resting, whole=whole
-        )
+            open_gpus, gpus, policy, now, wanted=wanted, without=resting, whole=whole,
+            may_come_first=may_come_first(policy, nodes),
+        )  # fmt: skip
 
     def to_make_room(
         self,
@@ -123,12 +127,14 @@ class QueueCache:
         policy: PackingPolicy,
         now: datetime,
         wanted: Collection[str],
+        nodes: Iterable[Node] = (),
     ) -> list[JobRequest] | None:
         """Return the jobs of `waiting` for which others may be stopped, with the `wanted` ones,
         where at most `gpus_to_come` are free or freed for them; None where that is all."""
         part = self._long.to_plan(
-            gpus_to_come, gpus, policy, now, wanted=wanted, without=self._resting(now)
-        )
+            gpus_to_come, gpus, policy, now, wanted=wanted, without=self._resting(now),
+            may_come_first=may_come_first(policy, nodes),
+        )  # fmt: skip
         return part and part.jobs
 
     def were_told(self, job_ids: Iterable[str]) -> None:

@@ -6,7 +6,12 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
-from longshore.activities.deadlines import COMING_START, QUEUED_COLUMNS, judgment_of_queued
+from longshore.activities.deadlines import (
+    COMING_START,
+    QUEUED_COLUMNS,
+    judgment_of_queued,
+    start_of_queued,
+)
 from longshore.activities.locality import with_locality
 from longshore.activities.prices.views import price_now
 from longshore.activities.queue_entries import QueueEntry
@@ -25,6 +30,7 @@ from longshore.models.start_range import StartRange
 from longshore.scheduling.durations import expected_from, says_learnt
 from longshore.scheduling.estimates import Told, start_errors
 from longshore.scheduling.fair_tree import parts_of
+from longshore.scheduling.guarantee import may_come_first
 from longshore.scheduling.order import counted_as, queue_order, worth
 from longshore.scheduling.prices.series import threshold, why_price_wait
 from longshore.scheduling.rank import Standing, room_of, standings, waiting
@@ -56,10 +62,13 @@ class QueueViews:
             told = await _told(connection, pool)
             simulated = bool(await connection.scalar(text(SIMULATED), {"pool": pool}))
         packing = spec.packing
-        ordered = queue_order(requests, packing, now, nodes, running)
-        services = [waiting(job, now) for job in ordered]
-        stands = standings(services, room_of(nodes, running), worth(packing, nodes, now))
-        may_start = [job for job in ordered if not entries[job.id].held]
+        held = {job_id for job_id, entry in entries.items() if entry.held}
+        ordered = queue_order(requests, packing, now, nodes, running, held)
+        stands = standings(
+            [waiting(job, now) for job in ordered], room_of(nodes, running),
+            worth(packing, nodes, now), may_come_first(packing, nodes, held),
+        )  # fmt: skip
+        may_start = [job for job in ordered if job.id not in held]
         scoring = Scoring(may_start, packing, now, nodes, running) if packing.score else None
         jobs = [
             _view(
@@ -114,6 +123,7 @@ def _view(
     if packing.by_rank:
         terms = terms_of(service, packing).model_copy(update={"rank": standing.rank})
     decision = stored_decision(Decision, row["decision"])
+    starts_at, start_range = start_of_queued(row)
     return QueuedJobView(
         place=place, job_id=job.id, name=row["name"], tenant=row["tenant"],
         priority=job.priority, counted_as=counted_as(job, packing, now), gpus=job.gpus_held,
@@ -122,8 +132,7 @@ def _view(
         expected=expected, learnt=says_learnt(job.learnt) if job.learnt else "",
         expected_duration=None if expected is ExpectedFrom.UNKNOWN else job.expected_duration,
         terms=terms,
-        starts_at=decision.estimated_start if decision else None,
-        start_range=decision.start_range if decision else None, deadline=_deadline(row, now),
+        starts_at=starts_at, start_range=start_range, deadline=_deadline(row, now),
         reason=_why_held(row, spec, found, now) if entry.held
         else decision.reason if decision else "",
     )  # fmt: skip

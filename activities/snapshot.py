@@ -137,14 +137,15 @@ async def load_place(
     if packing.by_rank or packing.by_terms or packing.funding or packing.turns or fills:
         # It moves with time, with who pays or with whose turn it is, or is behind all: only who
         # has them all can say.
-        entries = {entry.request.id: entry.request for entry in await load_queue(connection, pool)}
+        entries = await load_queue(connection, pool)
         nodes = await load_nodes(connection, pool)
         running = await load_running(connection, pool)
-        requests = list(entries.values())
+        requests = [entry.request for entry in entries]
+        held = {entry.request.id for entry in entries if entry.held}
         if packing.by_terms:
             requests, nodes = await with_locality(connection, pool, packing, requests, nodes)
         now = await clock(connection)
-        ordered = queue_order(requests, packing, now, nodes, running)
+        ordered = queue_order(requests, packing, now, nodes, running, held)
         places = {each.id: place for place, each in enumerate(ordered, 1)}
         return places.get(job_id, len(ordered) + 1)  # one that is set aside comes behind them
     classes, more, as_much = zip(*before(job, packing, await clock(connection)), strict=True)

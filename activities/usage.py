@@ -98,6 +98,7 @@ async def load_usage(
     )
 
 
+# PostgreSQL raises an error where exp() would be below the least number above 0.
 _USAGE = f"""
     WITH spans AS (
         SELECT j.tenant,
@@ -114,8 +115,8 @@ _USAGE = f"""
                                 - make_interval(secs => :lives * CAST(:half AS float8)))
     ), used AS (
         SELECT tenant,
-               sum(gpus * (exp(-ln(2) * until / :half) - exp(-ln(2) * since / :half)))
-                   * :half / ln(2) AS had
+               sum(gpus * (exp(-least(ln(2) * until / :half, 700))
+                           - exp(-least(ln(2) * since / :half, 700)))) * :half / ln(2) AS had
           FROM spans WHERE since >= until GROUP BY tenant
          UNION ALL
         SELECT DISTINCT q.tenant, 0

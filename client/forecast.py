@@ -29,7 +29,6 @@ from longshore.client.preempt_plan import (
 )
 from longshore.models.buying import UnmetJob
 from longshore.models.data import HeldData
-from longshore.models.durations import Learnt
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.funding import PoolFunding
@@ -83,6 +82,7 @@ async def forecast(
         now = await clock(connection)
         begun, begins_at = as_if_begun(spec, now)
         learnt = await learnt_for(connection, _THIS, spec)
+        duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
         job = with_learnt(JobRequest.of(_THIS, begun, now, 1), learnt)
         if refused := await _why_refused(connection, job, spec):
             return forecast_of_refusal(refused)
@@ -111,7 +111,7 @@ async def forecast(
             inputs = await with_job(connection, inputs, spec, job.smallest, now)
     bought, left, away, not_yet = None, Left(), "", ""
     if pool.buying.enabled and not unpaid and alone.kind is not PlacementKind.EXISTING_NODE:
-        latest = start_by(job, deadline, pool.buying, now)
+        latest = start_by(job, deadline, duration, pool.buying, now)
         beside = UnmetJob(request=job, tenant=spec.tenant, start_by=latest)
         try:
             async with asyncio.timeout(MARKETS_WITHIN):
@@ -155,7 +155,7 @@ async def forecast(
         known = (ForecastKind.BUYS, ForecastKind.PREEMPTS)
         if found.kind not in known and not blocked:
             start = _start_beside_others(job, inputs, now)
-        found = _with_deadline(found, spec, deadline, start, learnt, inputs, quote, now)
+        found = _with_deadline(found, duration, deadline, start, inputs, quote, now)
     return found.model_copy(update={"simulated": simulated, "buys_later": later})
 
 
@@ -185,17 +185,15 @@ def _start_beside_others(
 
 def _with_deadline(
     found: Forecast,
-    spec: JobSpec,
+    duration: LikelyDuration,
     deadline: datetime,
     start: StartRange | None,
-    learnt: Learnt | None,
     inputs: PreemptionInputs,
     quote: BuyQuote | None,
     now: datetime,
 ) -> Forecast:
     """Return the forecast with its deadline; what it costs to meet it, where it would not by
     itself."""
-    duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
     judgment = judge(JobTimes(deadline, duration, start, found.begins_at), now)
     meeting = None
     if found.begins_at is None and asks_for_cost(judgment):

@@ -153,7 +153,9 @@ def pool_set(
     ] = None,
     max_reservations: Annotated[
         str | None,
-        typer.Option(metavar="N", help="Number of waiting jobs that get a reservation."),
+        typer.Option(
+            metavar="N", help="Number of waiting jobs of each tier that get a reservation."
+        ),
     ] = None,
     order: Annotated[
         QueueOrder | None,

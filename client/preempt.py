@@ -37,7 +37,7 @@ from longshore.models.text import listed, span
 from longshore.models.views import JobView
 from longshore.scheduling.buying.words import WAIT
 from longshore.scheduling.cycle import foresee
-from longshore.scheduling.deadline import start_by
+from longshore.scheduling.deadline import LikelyDuration, start_by
 from longshore.scheduling.forecast import as_if_begun, says_later
 from longshore.scheduling.order import counted_as
 from longshore.scheduling.preemption.payers import says_who_would_pay
@@ -230,7 +230,8 @@ async def _decide_beside(
     inputs: PreemptionInputs, spec: JobSpec, request: JobRequest, now: datetime, away: str
 ) -> PreemptionDryRun:
     """Return who would be preempted for a job that the pool's queue in the database is without."""
-    latest = start_by(request, spec.deadline_at(now), inputs.spec.buying, now)
+    duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, request.learnt)
+    latest = start_by(request, spec.deadline_at(now), duration, inputs.spec.buying, now)
     beside = UnmetJob(request=request, tenant=spec.tenant, start_by=latest)
     start = _kept_start(
         request, inputs.queue, inputs.nodes, inputs.running, inputs.spec.packing, now,

@@ -16,7 +16,8 @@ from longshore.scheduling.fair_tree import says_part
 LEGEND = (
     "rank = price x sqrt(GPUs) x growth / (left + 600 s / GPUs); growth is 1 + 3 for each day "
     "waited, left about the time run so far, or what is left of the expected time where that is "
-    "less. Price: of a GPU that waits an hour. Rank: dollars an "
+    "less; of a job that cannot be stopped all that is expected, 2h 36m where nobody knows it. "
+    "Price: of a GPU that waits an hour. Rank: dollars an "
     "hour of waiting, for each hour left."
 )
 SCORE_LEGEND = (

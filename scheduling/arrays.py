@@ -164,7 +164,9 @@ def decide(seen: ArraySeen) -> ArrayPlan:
         return _ended(seen.counts, seen.slot_failure)
     if seen.held or seen.begins_at is not None:
         return ArrayPlan(JobState.RUNNING, _why_held(seen), cancel_queued=bool(seen.queued))
-    budget = seen.limit - seen.failed
+    # Until a slot has asked for elements, what ails one ails all.
+    begun = seen.placed > 0 or _has_begun(seen.counts)
+    budget = (seen.limit if begun else min(seen.limit, FIRST_SLOTS)) - seen.failed
     if waiting and not slots and budget <= 0:
         why = f"no slot was left to run it: {seen.slot_message}".rstrip(": ")
         return ArrayPlan(JobState.RUNNING, why, give_up=why, failure=seen.slot_failure)
@@ -179,6 +181,14 @@ def decide(seen: ArraySeen) -> ArrayPlan:
         JobState.RUNNING, progress_text(seen.counts, seen.claimed), open=more,
         wake_at=seen.next_ready,
     )  # fmt: skip
+
+
+def _has_begun(counts: Mapping[ElementState, int]) -> bool:
+    """Return whether a slot ever got an element."""
+    return any(
+        number and state not in (ElementState.WAITING, ElementState.BLOCKED)
+        for state, number in counts.items()
+    )
 
 
 def _why_held(seen: ArraySeen) -> str:

@@ -7,7 +7,7 @@ the start forward, and at which price, others have decided already (`scheduling.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
@@ -51,6 +51,7 @@ class LikelyDuration:
     limit: timedelta | None = None
     """It is ended after that."""
     known: Known = Known.DECLARED
+    learnt: Learnt | None = None
 
     @classmethod
     def declared(cls, expected: timedelta | None, limit: timedelta | None) -> "LikelyDuration":
@@ -66,10 +67,20 @@ class LikelyDuration:
         """Return what the job itself says, else what was learnt of jobs like it."""
         if expected is not None or learnt is None:
             return cls.declared(expected, limit)
-        likely, most = (learnt.left(_NOTHING, part) for part in (0.5, LATE_PART))
-        if limit is not None:
-            likely, most = (each and min(each, limit) for each in (likely, most))
-        return cls(likely, most, limit, Known.LEARNT)
+        return cls(limit=limit, known=Known.LEARNT, learnt=learnt).of_one_that_ran(_NOTHING)
+
+    def of_one_that_ran(self, ran: timedelta) -> "LikelyDuration":
+        """Return the same, of what was learnt by those alone that ran for longer; as it is where
+        none did."""
+        if self.learnt is None:
+            return self
+        left = [self.learnt.left(ran, part) for part in (0.5, LATE_PART)]
+        if None in left:
+            return self
+        likely, most = (
+            min(ran + each, self.limit or LONGEST) for each in left if each is not None
+        )
+        return replace(self, likely=likely, most=most)
 
     @property
     def for_sure(self) -> timedelta | None:
@@ -120,17 +131,22 @@ def _plus(moment: datetime, duration: timedelta) -> datetime:
 
 
 def start_by(
-    job: JobRequest, deadline: datetime | None, policy: BuyingPolicy, now: datetime
+    job: JobRequest,
+    deadline: datetime | None,
+    duration: LikelyDuration,
+    policy: BuyingPolicy,
+    now: datetime,
 ) -> datetime | None:
     """Return the latest start of a job that is bought for, where its deadline has it start sooner
-    than the policy of its pool; None where that alone decides.
+    than the policy of its pool; None where that alone decides. It is that of `judge`; where nobody
+    knows how long it takes, by what the job is planned with.
 
     A deadline makes nobody wait longer for a lower price.
     """
     if deadline is None:
         return None
     patience = policy.flex_deadline if job.tier is Tier.FLEX else policy.fast_patience
-    latest = latest_start(deadline, job.expected_duration)
+    latest = latest_start(deadline, duration.for_sure or job.expected_duration)
     return latest if latest < _plus(job.submitted_at or now, patience) else None
 
 
@@ -199,10 +215,11 @@ def _ended(seen: JobTimes, ended_at: datetime) -> DeadlineJudgment:
 
 
 def _running(seen: JobTimes, started_at: datetime, now: datetime) -> DeadlineJudgment:
-    takes, deadline = seen.duration.likely, seen.deadline
+    duration, deadline = seen.duration.of_one_that_ran(now - started_at), seen.deadline
+    takes = duration.likely
     over = takes is not None and _plus(started_at, takes) < now
     end = now if takes is None or over else _plus(started_at, takes)
-    limit = seen.duration.limit
+    limit = duration.limit
     ends_by = None if limit is None else _plus(started_at, limit)
 
     def found(outlook: DeadlineOutlook, says: str) -> DeadlineJudgment:
@@ -219,7 +236,7 @@ def _running(seen: JobTimes, started_at: datetime, now: datetime) -> DeadlineJud
     if over:
         longer = f"it has run for longer than the {format_duration(_whole(takes))} expected"
         return found(DeadlineOutlook.UNKNOWN, f"nobody knows when it ends: {longer}")
-    most = seen.duration.most
+    most = duration.most
     if most is not None and _plus(started_at, most) > deadline:
         told = f"it ends about {said_at(end, now)}, and few like it ran on for up to {span(most)}"
         return found(DeadlineOutlook.AT_RISK, told)

@@ -55,10 +55,10 @@ def forecast_of(
     if alone.kind is PlacementKind.EXISTING_NODE:
         return _starts(job, pool, alone, waiting, prices, now)
     if stops is not None and stops.preempts:
-        return _preempts(job, stops, prices)
+        return _preempts(job, stops, prices, now)
     plans = [plan for plan in bought.plans if job.id in plan.serves] if bought else []
     if plans:
-        return _buys(job, pool, plans, left)
+        return _buys(job, pool, plans, left, now)
     why = [f"would wait in pool {pool}: {alone.reason}"]
     if bought is not None and bought.reason:
         not_bought = bought.in_vain.get(job.id, bought.reason).removeprefix(WAIT)
@@ -179,10 +179,12 @@ def data_says(
     return f"; first {' and '.join(said)} {'is' if len(said) == 1 else 'are'} fetched{to}"
 
 
-def _preempts(job: JobRequest, stops: PreemptionPlan, prices: Mapping[str, NodePrice]) -> Forecast:
+def _preempts(
+    job: JobRequest, stops: PreemptionPlan, prices: Mapping[str, NodePrice], now: datetime
+) -> Forecast:
     held = [(each.node_id, each.gpu_indices) for each in stops.gains]
-    cost, told = _paid(job, held, prices)
-    start = "" if stops.start is None else f", at about {stops.start:%H:%M:%S} UTC"
+    cost, told = _paid(job, held, prices, now)
+    start = "" if stops.start is None else f", at about {said_at(stops.start, now)}"
     says = (
         f"would start on {format_places(held)} once {_gives_way(stops.victims)} for it{start}: "
         f"that loses {amount(stops.cost)} of work and time; {told}"
@@ -220,7 +222,7 @@ def _starts(
     prices: Mapping[str, NodePrice],
     now: datetime,
 ) -> Forecast:
-    cost, told = _paid(job, alone.held, prices)
+    cost, told = _paid(job, alone.held, prices, now)
     if alone.borrowed_from:
         cost, told = 0, f"that is a spare of {alone.borrowed_from}, which lends and pays for it"
     where = format_places(alone.held)
@@ -233,7 +235,10 @@ def _starts(
 
 
 def _paid(
-    job: JobRequest, held: Sequence[tuple[str, Sequence[int]]], prices: Mapping[str, NodePrice]
+    job: JobRequest,
+    held: Sequence[tuple[str, Sequence[int]]],
+    prices: Mapping[str, NodePrice],
+    now: datetime,
 ) -> tuple[int, str]:
     """Return what a job commits on GPUs that are there, in micro-dollars, and how that is said."""
     hours = job.expected_duration / timedelta(hours=1)
@@ -252,11 +257,17 @@ def _paid(
         return cost, f"about {dollars(cost)} for {format_duration(job.expected_duration)}"
     if paid := [prices[node].paid_until for node, _ in held if node in prices]:
         until = min((end for end in paid if end is not None), default=None)
-        return 0, "its time is paid for" + (f" until {until:%H:%M} UTC" if until else "")
+        return 0, "its time is paid for" + (f" until {_to_minutes(until, now)}" if until else "")
     return 0, "nothing is bought for it"
 
 
-def _buys(job: JobRequest, pool: str, plans: list[PurchasePlan], left: Left) -> Forecast:
+def _to_minutes(moment: datetime, now: datetime) -> str:
+    return said_at(moment.replace(second=0, microsecond=0), now)
+
+
+def _buys(
+    job: JobRequest, pool: str, plans: list[PurchasePlan], left: Left, now: datetime
+) -> Forecast:
     expected, most = sum(plan.expected_cost for plan in plans), sum(plan.most for plan in plans)
     others = {each for plan in plans for each in plan.serves} - {job.id}
     whom = f"it and {count(len(others), 'other job')}" if others else "it"
@@ -265,7 +276,7 @@ def _buys(job: JobRequest, pool: str, plans: list[PurchasePlan], left: Left) -> 
     return Forecast(
         kind=ForecastKind.BUYS,
         says=f"would have pool {pool} buy {bought} for {whom}: about {dollars(expected)}, at most "
-        f"{dollars(most)}, ready about {ready:%H:%M} UTC; {_says_left(left)}",
+        f"{dollars(most)}, ready about {_to_minutes(ready, now)}; {_says_left(left)}",
         expected_micro_usd=expected, most_micro_usd=most, ready_at=ready,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ having waited long is planned in any case.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from datetime import datetime, timedelta
 from itertools import takewhile
 from operator import attrgetter
@@ -52,6 +52,10 @@ _FEW = 8
 
 
 _Order = tuple[Any, ...]
+
+
+def _anybody(job: JobRequest) -> bool:
+    return True
 
 
 class _Queued(NamedTuple):
@@ -182,6 +186,7 @@ class LongQueue:
         wanted: Collection[str],
         without: Collection[str] = (),
         whole: bool = False,
+        may_come_first: Callable[[JobRequest], bool] = _anybody,
     ) -> Part | None:
         """Return what a plan has to have, with the jobs that are `wanted`; None where that is
         everything: the queue is short, or they are half of it.
@@ -190,7 +195,7 @@ class LongQueue:
         pool. Those `without` are as good as not there. All jobs may start where the `whole` is
         asked for, where the pool holds some back by their score, where a tenant has a budget, or
         where some count as more than their class: then jobs that ask alike are not in the order
-        kept here.
+        kept here. Who `may_come_first` for having waited long is planned in any case.
         """
         wanted = {job_id for job_id in wanted if job_id in self._key_of} - set(without)
         if len(self) < LONG or 2 * len(wanted) >= len(self):
@@ -203,7 +208,7 @@ class LongQueue:
         jobs = self.first_alike(open_gpus, policy, without)
         more = dict.fromkeys(wanted)
         if policy.by_rank or policy.by_terms:
-            more |= dict.fromkeys(self._guaranteed(gpus, now, without))
+            more |= dict.fromkeys(self._guaranteed(gpus, now, without, may_come_first))
         for job in jobs:
             more.pop(job.id, None)
         jobs += (self._key_of[job_id][1].job for job_id in more)
@@ -243,11 +248,17 @@ class LongQueue:
         longest = (self._key_of[job_id][1].job for _, job_id in self._longest(now, every))
         return bool(every) and any(job.priority < HIGHEST for job in longest)
 
-    def _guaranteed(self, gpus: int, now: datetime, without: Collection[str]) -> Iterator[str]:
+    def _guaranteed(
+        self,
+        gpus: int,
+        now: datetime,
+        without: Collection[str],
+        may: Callable[[JobRequest], bool],
+    ) -> Iterator[str]:
         """Yield who comes first for having waited long where nobody runs who did."""
         longest = (job_id for _, job_id in self._longest(now, GUARANTEED_AFTER))
-        there = (job_id for job_id in longest if job_id not in without)
-        asked = ((job_id, gpus_of_job(self._key_of[job_id][1].job)) for job_id in there)
+        there = (self._key_of[job_id][1].job for job_id in longest if job_id not in without)
+        asked = ((job.id, gpus_of_job(job)) for job in there if may(job))
         return first_of_long(asked, gpus * GUARANTEED_SHARE)
 
     def _longest(self, now: datetime, wait: timedelta) -> Iterable[tuple[datetime, str]]:

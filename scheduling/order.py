@@ -13,7 +13,7 @@ that of the wait, as a factor: a pool that weighs waiting alone goes by age, or 
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -24,6 +24,7 @@ from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import Decision, RunningJob
 from longshore.scheduling import score
+from longshore.scheduling.guarantee import may_come_first
 from longshore.scheduling.rank import (
     Service,
     lane,
@@ -34,6 +35,7 @@ from longshore.scheduling.rank import (
     waits_since,
 )
 
+_LARGEST = 600.0
 HIGHEST = 10
 """The highest class: nothing counts as more."""
 
@@ -83,6 +85,7 @@ def queue_order(
     now: datetime,
     nodes: Iterable[Node] = (),
     running: Iterable[RunningJob] = (),
+    held: Collection[str] = (),
 ) -> list[JobRequest]:
     """Return the jobs that somebody pays for, then the others; of the first those before all for
     which others were stopped for who pays for them, and those that others than their tenant pay
@@ -97,7 +100,8 @@ def queue_order(
     the tenant has had more than its GPU-hours. Then by id.
 
     The `nodes` of the pool and what is `running` there bound how many jobs come first for having
-    waited long; the nodes say some terms of the score, too.
+    waited long; the nodes say some terms of the score, too. Jobs that are `held` do not: who lists
+    a queue has those as well.
     """
     counted = _counting(policy, now)
     turn = policy.funding.turn if policy.funding else _at_once
@@ -124,12 +128,12 @@ def queue_order(
         )
     queue, nodes = list(queue), list(nodes)
     stand = standings(
-        (waiting(job, now) for job in queue), room_of(nodes, running), worth(policy, nodes, now)
-    )
+        (waiting(job, now) for job in queue), room_of(nodes, running), worth(policy, nodes, now),
+        may_come_first(policy, nodes, held),
+    )  # fmt: skip
 
     def key(job: JobRequest) -> tuple[object, ...]:
         guaranteed, rank = stand[job.id]
-        rank *= policy.factor(job.tenant)
         first = turn(job.id), filling(job), *in_class(job)
         return *first, -guaranteed, -rank, *by_age(job, policy)
 
@@ -156,15 +160,23 @@ def worth(
     policy: PackingPolicy, nodes: Iterable[Node], now: datetime
 ) -> Callable[[Service], float]:
     """Return what puts the jobs of a class into order, the largest first, where that is not age
-    alone."""
-    if not policy.by_terms:
-        return partial(rank, policy=policy)
+    alone; less where the tenant has had more than its GPU-hours."""
+    by = _by_terms(policy, nodes, now) if policy.by_terms else partial(rank, policy=policy)
+    if not (policy.funding and policy.funding.factors):
+        return by
+    return lambda job: policy.factor(job.request.tenant) * by(job)
+
+
+def _by_terms(
+    policy: PackingPolicy, nodes: Iterable[Node], now: datetime
+) -> Callable[[Service], float]:
     assert policy.score is not None
     scores = score.Scores(policy, nodes)
     for_waiting = policy.score.used.waiting
 
     def by_rank(job: Service) -> float:
-        return rank(job, policy) * math.exp(_terms(job) / for_waiting)
+        # Of more than 709 there is no float: with next to no weight of waiting.
+        return rank(job, policy) * math.exp(min(_terms(job) / for_waiting, _LARGEST))
 
     def by_waiting(job: Service) -> float:
         return for_waiting * score.waiting(aged(job.request, policy, now)) + _terms(job)

@@ -144,15 +144,22 @@ def _growth(job: Service) -> float:
 
 
 def standings(
-    jobs: Iterable[Service], room: float, worth: Callable[[Service], float]
+    jobs: Iterable[Service],
+    room: float,
+    worth: Callable[[Service], float],
+    may: Callable[[JobRequest], bool] | None = None,
 ) -> dict[str, Standing]:
     """Return where jobs stand, by id and by what they are worth (`scheduling.order.worth`); who
-    has waited long comes first for so many GPUs, and the last of them may take more."""
+    has waited long, and `may` (`scheduling.guarantee`), comes first for so many GPUs, and the last
+    of them may take more."""
     jobs = list(jobs)
-    waited = {job.request.id: job.waited for job in jobs}
+    by_id = {job.request.id: job for job in jobs}
     found = {job.request.id: Standing(_NONE, worth(job)) for job in jobs}
-    for id in _guaranteed(((job.request.id, job.gpus, job.waited) for job in jobs), room):
-        found[id] = found[id]._replace(guaranteed=waited[id])
+    long = _long((job.request.id, job.gpus, job.waited) for job in jobs)
+    # Few are asked: until there is no room.
+    asked = ((id, gpus) for id, gpus in long if may is None or may(by_id[id].request))
+    for id in first_of_long(asked, room):
+        found[id] = found[id]._replace(guaranteed=by_id[id].waited)
     return found
 
 
@@ -165,25 +172,25 @@ def room_of(nodes: Iterable[Node], running: Iterable[RunningJob]) -> float:
     for share in running:
         held[share.job_id] = held.get(share.job_id, 0.0) + share.gpus
         waited[share.job_id] = share.waited
-    for id in _guaranteed(((id, held[id], waited[id]) for id in held), room):
+    for id in first_of_long(_long((id, held[id], waited[id]) for id in held), room):
         room -= held[id]
     return room
 
 
-def _guaranteed(jobs: Iterable[tuple[str, float, timedelta]], room: float) -> Iterator[str]:
-    """Yield who comes first for having waited long, the longest first, of jobs with their GPUs
-    and waits."""
+def _long(jobs: Iterable[tuple[str, float, timedelta]]) -> Iterator[tuple[str, float]]:
+    """Yield who has waited long, the longest first, with their GPUs, of jobs with their GPUs and
+    waits."""
     long = [job for job in jobs if job[2] >= GUARANTEED_AFTER]
-    in_order = sorted(long, key=lambda job: (-job[2], job[0]))
-    return first_of_long(((id, gpus) for id, gpus, _ in in_order), room)
+    for id, gpus, _ in sorted(long, key=lambda job: (-job[2], job[0])):
+        yield id, gpus
 
 
 def first_of_long(jobs: Iterable[tuple[str, float]], room: float) -> Iterator[str]:
     """Yield who comes first of jobs that have all waited long, the longest first, with their
     GPUs."""
-    for id, gpus in jobs:
-        if room <= 0:
-            return
+    left = iter(jobs)
+    while room > 0 and (found := next(left, None)) is not None:
+        id, gpus = found
         room -= gpus
         yield id
 

@@ -71,7 +71,8 @@ class Scoring:
         if terms.total >= least:
             return ""
         says = ", ".join(self._says(name, getattr(terms, name)) for name in self._weights)
-        return f"its score of {terms.total:.2f} is below the pool's `{what}` of {least:g} ({says})"
+        total = math.floor(terms.total * 100) / 100  # rounded up it may be what is asked for
+        return f"its score of {total:.2f} is below the pool's `{what}` of {least:g} ({says})"
 
     def _says(self, name: str, value: float | None) -> str:
         of = name.replace("_", " ")

@@ -14,6 +14,7 @@ from longshore.activities.buying.purchase_rows import FAST_FABRIC
 from longshore.activities.buying.startup_failures import SILENT, fails_again
 from longshore.activities.buying.stored_documents import stored_request
 from longshore.activities.database import clock
+from longshore.activities.deadlines import DURATION_COLUMNS, duration_of
 from longshore.activities.locality import with_locality
 from longshore.activities.providers.base import Provider
 from longshore.activities.snapshot import load_nodes, load_queue, load_recent, load_running
@@ -41,7 +42,7 @@ from longshore.scheduling.buying.exclusions import why_refused, with_refused
 from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from longshore.scheduling.buying.options import windows_to_ask
 from longshore.scheduling.buying.unverifiable_constraints import why_unverifiable
-from longshore.scheduling.deadline import start_by
+from longshore.scheduling.deadline import LikelyDuration, start_by
 from longshore.scheduling.funding.where_paid import as_bought
 
 ANSWER_WITHIN = 30.0
@@ -74,13 +75,17 @@ async def read_need(connection: AsyncConnection, spec: PoolSpec) -> PoolNeed:
     pool = spec.name
     tenants = await connection.execute(
         text(
-            "SELECT j.id, j.tenant, j.deadline_at FROM jobs j JOIN queue q ON q.job_id = j.id"
-            " WHERE q.pool = :pool"
+            f"SELECT j.id, j.tenant, j.deadline_at, q.learnt, {DURATION_COLUMNS}"
+            " FROM jobs j JOIN queue q ON q.job_id = j.id WHERE q.pool = :pool"
         ),
         {"pool": pool},
     )
     now = await clock(connection)
-    known = {row.id: (row.tenant, row.deadline_at) for row in tenants}
+    known = {
+        row["id"]: (row["tenant"], row["deadline_at"], duration_of(row))
+        for row in tenants.mappings()
+    }
+    nobody = "default", None, LikelyDuration()
     bought = await _bought_for(connection, pool)
     queue = [entry.request for entry in await load_queue(connection, pool) if not entry.held]
     funding = spec.packing.funding
@@ -91,11 +96,11 @@ async def read_need(connection: AsyncConnection, spec: PoolSpec) -> PoolNeed:
         UnmetJob(
             request=request,
             tenant=tenant,
-            start_by=start_by(request, deadline_at, spec.buying, now),
+            start_by=start_by(request, deadline_at, duration, spec.buying, now),
             bought=tuple(bought.get(request.id, ())),
         )
         for request in requests
-        for tenant, deadline_at in [known.get(request.id, ("default", None))]
+        for tenant, deadline_at, duration in [known.get(request.id, nobody)]
     )
     running: dict[str, list[RunningJob]] = {}
     for job in await load_running(connection, pool):

@@ -39,6 +39,17 @@ user, waiting for its price: the next cycle knows that, and lets it in before it
 attempts have started once."""
 
 
+WAITED_FOR_PRICE = "greatest(clock_timestamp() - price_since, interval '0')"
+"""Of a row of the queue: for how long it has waited for its price until now."""
+AGE_STOOD_STILL = """
+    submitted_at = submitted_at + span,
+    request = CASE WHEN jsonb_typeof(request) = 'object'
+                   THEN jsonb_set(request, '{submitted_at}', to_jsonb(submitted_at + span))
+                   ELSE request END"""
+"""What an update of rows of the queue sets that have waited for their price for a `span`: that is
+no wait for GPUs, and their age goes on from there."""
+
+
 class PriceLook(NamedTuple):
     """What came of a look at the price."""
 
@@ -159,15 +170,11 @@ _RELEASE = f"""
                END, false)
          ORDER BY job_id FOR UPDATE SKIP LOCKED
     )
-    UPDATE queue q
+    UPDATE queue
        SET held = false, price_since = NULL, queued_at = :now, told_reason = NULL,
-           submitted_at = q.submitted_at + span,
-           request = CASE WHEN jsonb_typeof(q.request) = 'object'
-                          THEN jsonb_set(q.request, '{{submitted_at}}',
-                                         to_jsonb(q.submitted_at + span))
-                          ELSE q.request END
+           {AGE_STOOD_STILL}
       FROM ready
-     WHERE q.job_id = ready.job_id
+     WHERE queue.job_id = ready.job_id
 """
 """The time that a job waited for its price is no wait for GPUs: its age goes on from there. Rows
 that somebody else has under way are left to the next look, which they ask for."""

@@ -1,5 +1,6 @@
 """The state of one round of plans: who may be stopped where, for whom, and what that costs."""
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache, partial
@@ -7,6 +8,7 @@ from itertools import chain, repeat
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
 
+from longshore.models.job import Tier
 from longshore.models.job_request import FILLS, JobRequest, RecentJobs
 from longshore.models.node import Node
 from longshore.models.placement import PackingPolicy, RunningJob
@@ -134,7 +136,7 @@ class Scene:
             made = cycle.plan(waiting, nodes, running, self.cluster.packing, self.now, recent)
             return frozenset(decision.job_id for decision in made.placements)
 
-        reserved = 0
+        reserved = Counter[Tier]()
         coming: set[tuple[str, str, str | None]] = set()
         """Models that an engine is to serve for whose turn others are stopped."""
         packing = with_turns(self.cluster.packing, queue)
@@ -174,8 +176,8 @@ class Scene:
                 self._tight.clear()
                 continue
             self._tight.add(asked)
-            if reserved < self.cluster.packing.starts_kept:
-                reserved += self.cluster.reserve(job, alike(self.works.values(), job))
+            if reserved[job.tier] < self.cluster.packing.starts_kept:
+                reserved[job.tier] += self.cluster.reserve(job, alike(self.works.values(), job))
         return tuple(plans)
 
     def _plan_alike(

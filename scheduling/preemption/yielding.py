@@ -13,6 +13,7 @@ from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.preemption import PreemptionPolicy, RunningWork
 from longshore.models.text import format_duration
+from longshore.scheduling.guarantee import may_come_first
 from longshore.scheduling.order import worth
 from longshore.scheduling.preemption.costs import save_time
 from longshore.scheduling.rank import (
@@ -48,8 +49,9 @@ class Yielding:
         half = gpus_of(nodes := list(nodes)) * GUARANTEED_SHARE
         counts = worth(packing, nodes, now)
         self._standings = standings(self._works.values(), half, counts) | standings(
-            (waiting(job, now) for job in queue), room_of(nodes, shares), counts
-        )
+            (waiting(job, now) for job in queue), room_of(nodes, shares), counts,
+            may_come_first(packing, nodes),
+        )  # fmt: skip
         self._least = sorted(self._standings[work.id].yields_to() for work in works)
         self._reasons: dict[str, tuple[str, str | None]] = {}
         """Of each running job: why it keeps its GPUs from one that has not twice its rank, and

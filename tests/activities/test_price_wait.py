@@ -3,6 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from longshore.activities.prices.holds import keep_for_price
 from longshore.activities.snapshot import load_queue
 from longshore.activities.views import set_pool
@@ -97,6 +99,25 @@ async def test_its_age_stands_still_meanwhile(ledger: Ledger):
     assert 3 * HOUR <= moved < 4 * HOUR
     assert after["requested_at"] == after["submitted_at"], "the planner goes by the request"
     assert after["waited"] == timedelta(0)
+
+
+@pytest.mark.parametrize("released_at", [2.6, 2.0])
+async def test_its_age_stands_still_also_where_its_user_holds_it_meanwhile(
+    ledger: Ledger, released_at: float
+):
+    """What it had waited for its price became age once it was held, and let in again."""
+    await price(ledger, 2.6)
+    await ledger.enqueue("cheap", start_below="$2.10/gpu-hour")
+    before = await row(ledger, "cheap")
+    await ledger.rows("UPDATE queue SET price_since = price_since - interval '3 hours'")
+    await set_hold(ledger, "cheap", held=True)
+    await set_hold(ledger, "cheap", held=True)
+    await price(ledger, released_at)
+    await set_hold(ledger, "cheap", held=False)
+    after = await row(ledger, "cheap")
+    moved = after["submitted_at"] - before["submitted_at"]
+    assert 3 * HOUR <= moved < 4 * HOUR
+    assert after["requested_at"] == after["submitted_at"], "the planner goes by the request"
 
 
 async def test_the_threshold_of_a_pool_is_that_of_all_its_jobs(ledger: Ledger):

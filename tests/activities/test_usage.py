@@ -1,5 +1,6 @@
 """A score on PostgreSQL: what tenants have had, whose job waits, and what people are shown."""
 
+import math
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -68,6 +69,16 @@ async def test_gpu_time_counts_half_after_a_half_life(ledger: Ledger):
         "new": 0,
     }  # fmt: skip
     assert "heavy" not in await usage_of(ledger, WEEK / 7), "of long ago nothing is read"
+
+
+async def test_what_runs_for_a_thousand_half_lives_is_no_error(ledger: Ledger):
+    """PostgreSQL raises one where exp() is below the least number that it has."""
+    await ledger.register(gpus=1)
+    async with ledger.listening("a"):
+        await ledger.enqueue("a", gpus=1, tenant="heavy")
+        assert (await ledger.cycle("first")).placed == 1
+    await rewritten(ledger, "placed_at = clock_timestamp() - interval '1 day'")
+    assert await usage_of(ledger, 60) == {"heavy": pytest.approx(60 / math.log(2))}
 
 
 async def test_the_starved_tenant_goes_first_and_both_are_told_why(ledger: Ledger):

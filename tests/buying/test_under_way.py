@@ -103,6 +103,8 @@ async def test_the_job_names_its_purchase_and_when_it_may_start(scene: Scene):
     assert report.purchases == why.purchases
     (listed,) = await scene.longshore.list(pool=scene.pool)
     assert listed.estimated_start is not None
+    (queued,) = (await scene.longshore.queue(scene.pool)).jobs
+    assert queued.starts_at == listed.estimated_start
     held = await scene.longshore.submit(a_spec(scene.pool, gpus=8), held=True)
     assert named(purchase) in held.warnings[0]
 

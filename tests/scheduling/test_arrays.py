@@ -277,7 +277,8 @@ def seen(counts: dict[ElementState, int], **fields: object) -> ArraySeen:
         (seen({WAITING: 100}, placed=8, queued=8), 0),  # enough wait for GPUs
         (seen({WAITING: 100}, placed=20, queued=8), 12),
         (seen({WAITING: 100}, placed=48, queued=0), 2),
-        (seen({WAITING: 100}, failed=47), 3),  # a slot that failed is not replaced
+        (seen({WAITING: 99, SUCCEEDED: 1}, failed=47), 3),  # one that failed counts
+        (seen({WAITING: 100}, failed=5), FIRST_SLOTS - 5),  # none has got an element
         (seen({RUNNING: 3}, placed=3), 0),
     ],
 )
@@ -301,6 +302,7 @@ def test_what_no_slot_can_run_fails():
              slot_failure=FailureClass.START)
     )  # fmt: skip
     assert plan.give_up == "no slot was left to run it: no such folder"
+    assert decide(seen({WAITING: 100}, limit=256, failed=FIRST_SLOTS)).give_up
     assert decide(seen({FAILED: 9, SUCCEEDED: 1}, slot_failure=FailureClass.START)).failure is (
         FailureClass.START
     )

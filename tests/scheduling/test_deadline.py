@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from longshore.models.buying import BuyingPolicy
 from longshore.models.deadline import DeadlineOutlook
+from longshore.models.durations import Learnt
 from longshore.models.job import Tier
 from longshore.models.preemption import Way, WayKind
 from longshore.models.start_range import StartRange
@@ -264,8 +265,50 @@ def test_where_nothing_is_soon_enough_the_least_late_is_told() -> None:
 def test_a_deadline_makes_nobody_wait_longer_than_the_policy() -> None:
     policy = BuyingPolicy(flex_deadline=24 * HOUR)
     flex = a_job("flex", tier=Tier.FLEX, expected_duration=2 * HOUR, submitted_at=NOW)
-    assert start_by(flex, None, policy, NOW) is None
-    assert start_by(flex, NOW + 12 * HOUR, policy, NOW) == NOW + 10 * HOUR
-    assert start_by(flex, NOW + 48 * HOUR, policy, NOW) is None
+    takes = LikelyDuration(2 * HOUR)
+    assert start_by(flex, None, takes, policy, NOW) is None
+    assert start_by(flex, NOW + 12 * HOUR, takes, policy, NOW) == NOW + 10 * HOUR
+    assert start_by(flex, NOW + 48 * HOUR, takes, policy, NOW) is None
     fast = a_job("fast", tier=Tier.FAST, expected_duration=2 * HOUR, submitted_at=NOW)
-    assert start_by(fast, NOW + 12 * HOUR, policy, NOW) is None
+    assert start_by(fast, NOW + 12 * HOUR, takes, policy, NOW) is None
+
+
+LEARNT = Learnt(runs=40, seconds=(*[600] * 21, *[36_000] * 19))
+
+
+@pytest.mark.parametrize(
+    "takes",
+    [
+        LikelyDuration.of(2 * HOUR, None, LEARNT),
+        LikelyDuration.of(None, 8 * HOUR, None),
+        LikelyDuration.of(None, None, LEARNT),
+        LikelyDuration.of(None, None, None),
+    ],
+    ids=["stated", "limited", "learnt", "unknown"],
+)
+def test_what_is_bought_for_it_is_to_be_there_by_the_latest_start_that_is_told(
+    takes: LikelyDuration,
+) -> None:
+    flex = a_job("flex", tier=Tier.FLEX, expected_duration=3 * HOUR, submitted_at=NOW)
+    deadline = NOW + 12 * HOUR
+    told = judge(JobTimes(deadline, takes), NOW).latest_start
+    planned = deadline - 3 * HOUR  # of one of which nobody knows how long it takes
+    policy = BuyingPolicy(flex_deadline=24 * HOUR)
+    assert start_by(flex, deadline, takes, policy, NOW) == (told or planned)
+
+
+@pytest.mark.parametrize(
+    ("ran", "hours", "outlook", "says"),
+    [
+        (5 * MINUTE, 2, AT_RISK, "it ends about 12:05 UTC, and few like it ran on for up to 10h"),
+        (12 * MINUTE, 2, LATE, "late by 7h 48m: it ends about 21:48 UTC"),
+        (12 * MINUTE, 30, ON_TIME, "it ends about 21:48 UTC"),
+        (11 * HOUR, 2, UNKNOWN, "it has run for longer than the 10m expected"),
+    ],
+)
+def test_of_one_that_overran_those_count_that_ran_for_longer(
+    ran: timedelta, hours: float, outlook: DeadlineOutlook, says: str
+) -> None:
+    takes = LikelyDuration.of(None, None, LEARNT)
+    judged = judge(times(hours, takes, started_at=NOW - ran), NOW)
+    assert (judged.outlook, says in judged.says) == (outlook, True), judged.says

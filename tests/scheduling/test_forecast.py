@@ -88,6 +88,9 @@ def test_paid_time_costs_nothing_more_and_says_until_when() -> None:
         "until 17:00 UTC"
     )
     assert (found.expected_micro_usd, found.ready_at) == (0, None)
+    later = price.model_copy(update={"paid_until": NOW + 125 * HOUR})
+    told = forecast(fits=True, prices={"node-a": later}).says
+    assert told.endswith("its time is paid for until 2026-11-25 17:00 UTC")
 
 
 def test_what_would_be_bought_for_it_is_told_with_its_caps() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.funding import PoolFunding
 from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy, QueueOrder
@@ -51,6 +52,15 @@ def planned(
 
 def stopped(plan: PreemptionPlan) -> list[str]:
     return [victim.job_id for victim in plan.victims]
+
+
+def test_a_newcomer_counts_as_much_as_in_the_queue_where_its_tenant_is_over_its_quota():
+    """Else the one that was stopped for it would start again in its place."""
+    factors = PoolFunding({}, {}, frozenset(), factors={"red": 0.05})
+    packing = BY_RANK.model_copy(update={"funding": factors})
+    for tenant, yields in (("blue", ["long"]), ("red", [])):
+        plan = planned(newcomer(tenant=tenant), works_for(HOUR), packing=packing)
+        assert stopped(plan) == yields
 
 
 def test_what_has_run_for_hours_yields_to_a_newcomer_of_its_class():

@@ -1,0 +1,48 @@
+"""Which jobs that have waited long come first for that: those that could start.
+
+One that nobody pays for, or that no node of the pool could hold, waits on however far it comes
+forward, and would take the place of those behind it for as long.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+
+from longshore.models.job_request import JobRequest
+from longshore.models.node import Node
+from longshore.models.packing import PackingPolicy
+from longshore.scheduling.placement.feasibility import fits_when_empty, when_empty
+from longshore.scheduling.placement.filters import attributes_of, first_failure, labels_named
+from longshore.scheduling.placement.state import Need
+
+
+def may_come_first(
+    policy: PackingPolicy, nodes: Iterable[Node], held: Collection[str] = ()
+) -> Callable[[JobRequest], bool]:
+    """Return whether a job may come first for having waited long, in a pool of these nodes; those
+    that are `held` may not."""
+    waits_for_funds = policy.funding.held if policy.funding else frozenset[str]()
+    kinds: dict[object, tuple[Node, int]] = {}
+    """Of each kind of node one, with the GPUs of all."""
+
+    def there() -> Iterable[tuple[Node, int]]:
+        if not kinds:  # few jobs are asked about, mostly none
+            for node in nodes:
+                kind = when_empty(node)
+                one, gpus = kinds.get(kind, (node, 0))
+                kinds[kind] = one, gpus + len(node.gpus)
+        return kinds.values()
+
+    def may(job: JobRequest) -> bool:
+        if job.id in held or (job.id in waits_for_funds and job.id in policy.unfunded):
+            return False
+        smallest = job.smallest
+        need = Need.of(smallest, policy)
+        if smallest.gang is None:
+            return any(fits_when_empty(node, need) for node, _ in there())
+        suits = (
+            gpus
+            for node, gpus in there()
+            if first_failure(attributes_of(node, labels_named((need,))), need) is None
+        )
+        return sum(suits) >= smallest.gpus
+
+    return may
