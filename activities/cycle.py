@@ -134,8 +134,10 @@ class CycleActivities:
         for placement in placements:
             if placement.job_id in gone:
                 await self._withdraw(placement.key)
+        turn = None
         if reply.waiting:
-            await self._preempting.after_cycle(request.pool, request.cycle_id, looked)
+            turn = await self._preempting.after_cycle(request.pool, request.cycle_id, looked)
+            turn = turn and max(turn, LEAST_INTERVAL)
         if reply.may_buy:
             await self._blocks.after_cycle(request.pool)
         if reply.may_buy and (reply.waiting or reply.keeps_warm):
@@ -145,7 +147,7 @@ class CycleActivities:
             await self._forget_idle_cycles(request.pool)
         # Last: what is idle now, no job that waits wanted.
         look = await self._growths.after_cycle(pool, reply.free_gpus, hungry=hungry)
-        wake = min(filter(None, (reply.next_wake, look, priced.wake)))
+        wake = min(filter(None, (reply.next_wake, look, priced.wake, turn)))
         return reply.model_copy(update={"withdrawn": len(gone), "next_wake": wake})
 
     async def _committed(self, request: CycleRequest) -> tuple[Outcome | None, PriceLook]:

@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import text
@@ -89,16 +89,21 @@ class Preempting:
         self._margins = margins
         self._plans = plans or PlanThreads()
 
-    async def after_cycle(self, pool: str, cycle_id: str, looked: Looked = NOBODY) -> int:
-        """Preempt running jobs for those that this cycle left waiting; return how many.
+    async def after_cycle(
+        self, pool: str, cycle_id: str, looked: Looked = NOBODY
+    ) -> timedelta | None:
+        """Preempt running jobs for those that this cycle left waiting; return when another one may
+        be preempted since time has passed: as an engine has its turn then.
 
         Of a long queue a part is decided on: whom it may help, and whom the cycle `looked` at.
         A repeat finds what was stored under the cycle's id, and signals again; an attempt that
         has ended meanwhile ignores it.
         """
-        told = await self._stored(cycle_id) or await self._decide_and_store(pool, cycle_id, looked)
+        told, again = await self._stored(cycle_id), None
+        if not told:
+            told, again = await self._decide_and_store(pool, cycle_id, looked)
         await self._signals.tell_jobs("preempt", told)
-        return len(told)
+        return again
 
     async def _stored(self, cycle_id: str) -> list[tuple[str, Displacement]]:
         async with self._database.transaction() as connection:
@@ -107,11 +112,11 @@ class Preempting:
 
     async def _decide_and_store(
         self, pool: str, cycle_id: str, looked: Looked
-    ) -> list[tuple[str, Displacement]]:
+    ) -> tuple[list[tuple[str, Displacement]], timedelta | None]:
         asked = {"pool": pool, "by_rank": QueueOrder.ATTAINED_SERVICE.value}
         async with self._database.transaction() as connection:
             if not await connection.scalar(text(_MIGHT_HELP), asked):
-                return []
+                return [], None
         store_away = await why_store_is_away(self._checkpoints, pool)
         async with self._database.snapshot() as connection:
             kept = await self._kept.take(connection, pool)
@@ -119,7 +124,8 @@ class Preempting:
             now = await clock(connection)
         self._kept.keep(pool, kept)
         if not seen.spec.preemption.enabled:
-            return []
+            return [], None
+        again = _until_a_turn(seen.queue, now)
         try:
             plans = await self._plans.run(
                 pool, plan_preemptions, seen.queue, seen.nodes, seen.running, seen.spec.preemption,
@@ -129,8 +135,8 @@ class Preempting:
         except Exception:
             # A fault of ours, or of one job: the pool's cycles go on, and stop nobody.
             _log.exception("pool %s: preemption cannot be planned", pool)
-            return []
-        return await self._store(seen, cycle_id, plans)
+            return [], again
+        return await self._store(seen, cycle_id, plans), again
 
     async def _store(
         self, seen: PreemptionInputs, cycle_id: str, plans: Sequence[PreemptionPlan]
@@ -170,6 +176,12 @@ class Preempting:
             await self._signals.poke_pool(pool)
         self._metrics.add(PREEMPTIONS, len(told), pool=pool)
         return told
+
+
+def _until_a_turn(queue: Sequence[JobRequest], now: datetime) -> timedelta | None:
+    """Return until when an engine that waits has its turn; None where none is to have it."""
+    turns = (job.turn_at - now for job in queue if job.turn_at is not None and job.turn_at > now)
+    return min(turns, default=None)
 
 
 async def why_store_is_away(checkpoints: CheckpointActivities | None, pool: str) -> str:

@@ -21,7 +21,12 @@ from longshore.activities.preemption_inputs import may_stop_any, read_inputs
 from longshore.activities.prices.views import why_unpriced
 from longshore.activities.queue_entries import QueueEntry, entry_of
 from longshore.activities.serving.engine_turns import how_to_have_a_turn
-from longshore.activities.serving.service_views import last_failure, leaves_drained, waits_to_load
+from longshore.activities.serving.service_views import (
+    last_failure,
+    leaves_drained,
+    runs_an_engine,
+    waits_to_load,
+)
 from longshore.activities.snapshot import (
     is_longer,
     load_nodes,
@@ -185,7 +190,8 @@ class Explainer:
                 if job.elements is None and pool.preemption.enabled:
                     most = min(_MOST_WEIGHED, _MOST_PAIRS // max(len(nodes), 1))
                     weighs = request.runs_engine or (
-                        may_stop and not await is_longer(connection, job.pool, most)
+                        (may_stop or await runs_an_engine(connection, job.pool))
+                        and not await is_longer(connection, job.pool, most)
                     )
                 helps = advice(
                     request, alone.rejections, nodes, moment, pool=job.pool, may_stop=may_stop,

@@ -77,7 +77,8 @@ class Turn(NamedTuple):
 
     says: str = ""
     """Of an engine: when it has its turn, and who would be stopped for it then, as things are now;
-    empty where it is to have none, where no node could hold it at its turn either."""
+    empty where it is to have none, where no node could hold it at its turn either. Of another job
+    why it does not get the GPUs of engines."""
     plan: PreemptionPlan | None = None
     """Who would be stopped for the job, of an engine at its turn."""
 
@@ -89,7 +90,10 @@ def weighed(inputs: PreemptionInputs, job_id: str, now: datetime) -> Turn:
     if request is None or not could_ever_place(request, inputs.nodes, now):
         return Turn()
     if not (request.turn or request.turn_at):
-        return Turn(plan=plan_of(inputs, request, None, now))
+        plan = plan_of(inputs, request, None, now)
+        if plan is None or request.engine is not None:
+            return Turn(plan=plan)
+        return Turn(_says_of_engines(inputs, plan), plan)
     said = "it has its turn"
     if at := request.turn_at:
         said += f" from {at:%H:%M:%S} UTC on"
@@ -99,6 +103,15 @@ def weighed(inputs: PreemptionInputs, job_id: str, now: datetime) -> Turn:
         request = by_then[job_id]
     plan = plan_of(inputs, request, None, now)
     return Turn(f"{said}: as things are now, {plan.reason}" if plan else said, plan)
+
+
+def _says_of_engines(inputs: PreemptionInputs, plan: PreemptionPlan) -> str:
+    """Return why nobody is stopped for a job, where engines run that do not end by themselves, as
+    other jobs do; else nothing."""
+    may_stop = any(way.kind is WayKind.PREEMPT for way in plan.ways)
+    if may_stop or not any(work.engine for work in inputs.running):
+        return ""
+    return f"{plan.reason}; an engine runs until its service is scaled down or removed"
 
 
 def words_of_like(inputs: PreemptionInputs, job: JobRequest) -> str:

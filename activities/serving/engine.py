@@ -140,7 +140,8 @@ class Engine:
             self._measure(memory_of(process.pid, self._environ))
             lives = _lives(_host(self._environ), port, connections.leave_out)
             if requests.look():
-                use.asked(time.monotonic())
+                now = time.monotonic()
+                use.asked(now) if requests.at_work else use.asked_since(looked, now)
             before, worked = worked, work_of(process.pid)
             use.leave_out(worked)
             # One that has too much to do does not answer either, and works.

@@ -62,6 +62,12 @@ class EngineUse:
         self._resting = False
         self._used_at = now
 
+    def asked_since(self, looked: float, now: float) -> None:
+        """Take in that somebody has asked it since `looked`: by what was seen of that meanwhile,
+        where anything was."""
+        if self._used_at <= looked:
+            self.asked(now)
+
     def leave_out(self, work: float) -> None:
         """Count none of the work until now: it was for a question of ours."""
         self._work = work
@@ -133,15 +139,18 @@ class Requests:
         self._ask = ask
         self._read = {SLOTS: _of_slots, METRICS: _of_metrics}[path]
         self._last = self._read(ask() or b"")
+        self.at_work = False
+        """Whether it worked on one when it was looked at last."""
 
     def look(self) -> bool:
         """Return whether the engine works on a request, or had one since the last look; False
         where it does not say."""
         before, now = self._last, self._read(self._ask() or b"")
+        self.at_work = now is not None and any(works for _, works in now.values())
         if now is None:
             return False
         self._last = now
-        return any(works for _, works in now.values()) or (before is not None and now != before)
+        return self.at_work or (before is not None and now != before)
 
 
 _Said = Mapping[str, tuple[float, bool]]

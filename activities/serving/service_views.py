@@ -125,6 +125,11 @@ def _replica(row: RowMapping) -> ReplicaView:
     return ReplicaView(**values)
 
 
+async def runs_an_engine(connection: AsyncConnection, pool: str) -> bool:
+    """Return whether an engine runs on the nodes of a pool."""
+    return bool(await connection.scalar(text(_RUNS_ENGINE), {"pool": pool}))
+
+
 async def waits_to_load(connection: AsyncConnection, job_id: str) -> str:
     """Return for whom the engine of a job waits before it loads; empty where it does not."""
     return await connection.scalar(text(_WAITS), {"job_id": job_id}) or ""
@@ -199,6 +204,12 @@ _TO_EXPLAIN = f"""
        AND NOT EXISTS (SELECT FROM jobs WHERE id = :service)
      ORDER BY o.place, CASE WHEN o.place = 1 THEN q.since END, j.submitted_at DESC, r.job_id
      LIMIT 1
+"""
+_RUNS_ENGINE = """
+    SELECT EXISTS (SELECT FROM replicas r
+                     JOIN placements p ON p.job_id = r.job_id AND p.ended_at IS NULL
+                     JOIN nodes n ON n.id = p.node_id
+                    WHERE r.ended_at IS NULL AND n.pool = :pool)
 """
 _DRAINED = """
     SELECT r.service, p.node_id FROM replicas r

@@ -41,10 +41,10 @@ ALL = "280GB"
 async def serve(
     longshore: Longshore, agent: AgentProcess, pool: str, tmp_path: Path
 ) -> AsyncIterator[Callable[..., Any]]:
-    """Serves models that each take all GPUs of a node, on a pool that looks every second; all
-    that it served is removed at the end."""
+    """Serves models that each take all GPUs of a node, on a pool that looks when something has
+    happened, or somebody has its turn; all that it served is removed at the end."""
     rules = PreemptionPolicy(max_wait=timedelta(seconds=1))
-    spec = PoolSpec(name=pool, interval=timedelta(seconds=1), preemption=rules)
+    spec = PoolSpec(name=pool, interval=timedelta(minutes=10), preemption=rules)
     await longshore.set_pool(spec)
     path = write(Model(layers=31), tmp_path / "tiny.gguf")
     agent.start()

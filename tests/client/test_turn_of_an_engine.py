@@ -72,6 +72,34 @@ def test_nothing_is_said_of_what_is_to_have_none() -> None:
     assert said(in_use()) == ""
 
 
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        ({"pinned": True}, "1 pinned"),
+        ({"ready_at": None}, "1 loading a model"),
+        ({}, "1 serving, and not of a lower class"),
+    ],
+)
+def test_a_job_behind_an_engine_is_told_why_that_does_not_leave(
+    engine: dict[str, Any], why: str
+) -> None:
+    """Its end by the clock is none: it runs as long as its service."""
+    work = in_use()
+    assert work.engine is not None
+    work = work.model_copy(update={"engine": work.engine.model_copy(update=engine)})
+    job = a_job("waits", 1, priority=9 if engine else 5)
+    found = weighed(a_pool(work, job), "waits", NOW)
+    assert found.says == (
+        f"nobody may be stopped for it: of 1 running job, {why}; an engine runs until its "
+        "service is scaled down or removed"
+    )
+    assert found.plan is not None
+    assert weighed(a_pool(in_use(engine=None), job), "waits", NOW).says == ""
+    # One that is stopped for it is told with its price.
+    higher = a_job("waits", 1, priority=9)
+    assert weighed(a_pool(in_use(), higher), "waits", NOW).says == ""
+
+
 def test_nothing_is_said_of_what_no_node_could_ever_hold() -> None:
     assert said(in_use(), waits(turn=NOW - HOUR)).startswith("it has its turn: ")
     large = waits(turn=NOW - HOUR).model_copy(update={"vram_per_gpu": 100_000.0})

@@ -77,6 +77,17 @@ def test_one_that_says_that_it_was_asked_is_in_use():
     assert use.uses == 1
 
 
+def test_one_that_was_seen_in_use_is_not_used_again_by_what_it_says_of_that():
+    """It is asked every five seconds which requests it had: one of four seconds before is no use
+    of now."""
+    use = EngineUse(work=0.0, now=0.0)
+    use.look(1.0, 101.0, connected=True)
+    use.asked_since(100.0, 105.0)
+    assert (use.idle(110.9), use.idle(111.0)) == (False, True)
+    use.asked_since(105.0, 110.0)  # nobody saw that one
+    assert (use.uses, use.idle(119.9), use.idle(120.0)) == (1, False, True)
+
+
 def test_what_it_does_for_a_question_of_ours_is_no_use():
     use = EngineUse(work=0.0, now=0.0)
     use.leave_out(0.5)
@@ -106,7 +117,7 @@ def test_a_request_that_came_and_went_is_seen_by_its_number():
 def test_one_that_is_answered_is_seen_each_time():
     answers = [says(a_slot(0, 5, works=True))] * 3
     requests = Requests(iter(answers).__next__)
-    assert [requests.look() for _ in answers[1:]] == [True, True]
+    assert [(requests.look(), requests.at_work) for _ in answers[1:]] == [(True, True)] * 2
 
 
 @pytest.mark.parametrize(
