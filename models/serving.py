@@ -232,9 +232,25 @@ def adapter_data(name: str) -> str:
     return f"adapter-{name}"
 
 
+SPLIT: Final = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
+"""How llama.cpp names the files of a model that is split (src/llama.cpp, `llama_split_path`)."""
+MOST_FILES = 1_000
+"""Of one model."""
+
+
+def files_of(source: str) -> dict[str, str]:
+    """Return the files of a model of which one is named, each with its name among the data of its
+    job, the first first; one alone where it is not split."""
+    found = SPLIT.fullmatch(source)
+    if found is None or not 1 <= (number := int(found[3])) <= MOST_FILES:
+        return {MODEL: source}
+    parts = [f"{found[1]}-{part:05}-of-{found[3]}.gguf" for part in range(1, number + 1)]
+    return {MODEL: parts[0]} | {f"{MODEL}-{n}": each for n, each in enumerate(parts[1:], 2)}
+
+
 def fetched(model: ModelSpec) -> dict[str, str]:
     """Return what nodes fetch for a model: the name among the data of its job, and the URL."""
-    named = {MODEL: model.source}
+    named = files_of(model.source)
     named |= {adapter_data(name): source for name, source in model.adapters.items()}
     return {name: source for name, source in named.items() if is_url(source)}
 

@@ -26,12 +26,12 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from longshore.activities.node.public_files import replace_public
-from longshore.activities.serving.engine_command import ADDRESS, SPEC, arguments, path_of
+from longshore.activities.serving.engine_command import ADDRESS, SPEC, arguments, path_of_model
 from longshore.activities.serving.engine_memory import memory_of, work_of
 from longshore.activities.serving.engine_use import Connections, EngineUse, Requests
 from longshore.activities.serving.load_turns import Turn
 from longshore.models.runtimes import REQUESTS
-from longshore.models.serving import LLAMA_CPP, MODEL, EngineReport, EngineSpec, EngineStage
+from longshore.models.serving import LLAMA_CPP, EngineReport, EngineSpec, EngineStage
 from longshore.models.visible import visible
 
 WHEEL = "longshore.activities.serving.llama_server"
@@ -84,7 +84,7 @@ class Engine:
         """Serve until it is asked to stop, or the engine ends; return the exit code."""
         turn = Turn(self._environ)
         try:
-            model = path_of(self._spec.model.source, MODEL, self._environ)
+            model = path_of_model(self._spec.model.source, self._environ, Path.cwd())
             self._check(model)
             if not turn.take(self._asked, lambda why: self._tell(message=why)):
                 return 128 + signal.SIGTERM

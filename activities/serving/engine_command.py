@@ -5,10 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import ROUND_DOWN, Decimal
 from pathlib import Path
+from tempfile import mkdtemp
 
 from longshore.models.addresses import without_secrets
 from longshore.models.data import SEPARATOR, STATE, variable_of
-from longshore.models.serving import EngineSpec, adapter_data, is_url
+from longshore.models.serving import MODEL, EngineSpec, adapter_data, files_of, is_url
 from longshore.models.visible import visible
 from longshore.scheduling.serving.memory import padded
 
@@ -36,6 +37,22 @@ def path_of(source: str, name: str, environ: Mapping[str, str]) -> Path:
     # A data set is a folder, also where it is one file.
     last = posixpath.basename(source)
     return Path(folder, last) if last else Path(folder)
+
+
+def path_of_model(source: str, environ: Mapping[str, str], folder: Path) -> Path:
+    """Return where a model is, of several files the first. Those that were fetched each by itself
+    get links beside each other, in a new folder below `folder`: engines look for the others there.
+
+    Raises ValueError where a file was not fetched, with why, and OSError.
+    """
+    files = files_of(source)
+    if len(files) == 1 or not is_url(source):
+        return path_of(files[MODEL], MODEL, environ)
+    places = [path_of(each, name, environ) for name, each in files.items()]
+    together = Path(mkdtemp(prefix="model-", dir=folder))
+    for place in places:
+        (together / place.name).symlink_to(place.absolute())
+    return together / places[0].name
 
 
 def _why_not(name: str, environ: Mapping[str, str]) -> str:

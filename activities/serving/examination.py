@@ -22,7 +22,15 @@ from longshore.models.errors import (
 )
 from longshore.models.model_memory import ModelMemory
 from longshore.models.model_registry import ModelFacts, serving_of
-from longshore.models.serving import EngineSpec, MemoryRule, ModelSpec, Runtime, Split
+from longshore.models.serving import (
+    MODEL,
+    EngineSpec,
+    MemoryRule,
+    ModelSpec,
+    Runtime,
+    Split,
+    files_of,
+)
 from longshore.models.text import count
 from longshore.models.units import format_bytes, format_gb
 from longshore.scheduling.serving.splits import why_not_so_many
@@ -126,6 +134,8 @@ class _Examination:
         """Return what the files say; None of a form that is not known, where a runtime takes them
         as they are."""
         source = self.spec.source
+        if (first := files_of(source)[MODEL]) != source:
+            raise DamagedError(f"{source} is not the first file of its model: name {first}")
         place = place_of(source)
         is_safetensors = place.endswith(ENDING) or is_folder(place)
         if self.runtime.memory is not MemoryRule.HEADER:

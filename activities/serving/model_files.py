@@ -3,7 +3,6 @@
 import glob
 import os
 import posixpath
-import re
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,11 +15,10 @@ from longshore.activities.storage import address, connect, is_local, speaking, w
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import NotFoundError, StoreError
 from longshore.models.gguf import GGUFHeader, Tensor
+from longshore.models.serving import MOST_FILES, SPLIT, files_of
 from longshore.models.text import listed
 from longshore.models.visible import shown
 
-_SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
-_MOST_FILES = 1_000
 _MOST_HEADERS = 128 * 2**20
 """Bytes of the headers of all files of a model: the first alone has a vocabulary."""
 _PIECE = 2**20
@@ -30,7 +28,7 @@ def is_here(path: str) -> bool:
     """Return whether this machine has a path, or any file of a model that is split."""
     if Path(path).exists():
         return True
-    found = _SPLIT.fullmatch(path)
+    found = SPLIT.fullmatch(path)
     if found is None:
         return False
     stem, _, number = found.groups()
@@ -67,13 +65,13 @@ def _read_all(url: str) -> GGUFHeader:
 
 def _parts(fs: Any, path: str) -> list[str]:
     """Return the files of a model, of which one is named."""
-    found = _SPLIT.fullmatch(path)
+    found = SPLIT.fullmatch(path)
     if found is None:
         return [path]
-    stem, _, number = found.groups()
-    if not 1 <= int(number) <= _MOST_FILES:
-        raise NotGGUFError(f"{shown(path)}: a model has 1 to {_MOST_FILES:,} files, not {number}")
-    parts = [f"{stem}-{part:05}-of-{number}.gguf" for part in range(1, int(number) + 1)]
+    number = found[3]
+    if not 1 <= int(number) <= MOST_FILES:
+        raise NotGGUFError(f"{shown(path)}: a model has 1 to {MOST_FILES:,} files, not {number}")
+    parts = list(files_of(path).values())
     with speaking("model", address(fs, path), "looked for"):
         missing = [part for part in parts if not fs.exists(part)]
     if path in missing:

@@ -25,7 +25,14 @@ from longshore.activities.serving.engine import WHEEL
 from longshore.activities.serving.engine_command import SPEC
 from longshore.models.retry import FailureClass
 from longshore.models.runtimes import BUILT_IN
-from longshore.models.serving import EngineReport, EngineSpec, EngineStage, ModelSpec, Runtime
+from longshore.models.serving import (
+    EngineReport,
+    EngineSpec,
+    EngineStage,
+    ModelSpec,
+    Runtime,
+    fetched,
+)
 from longshore.workers.processes import wait_until
 from tests.agent.conftest import LocalNode
 from tests.support.gguf_models import Model, write, write_adapter
@@ -281,6 +288,20 @@ async def test_a_file_that_is_not_there_is_named(box: LocalNode, tmp_path: Path)
     await box.report(None, engine=an_engine(tmp_path / "none.gguf"), gpus=1)
     _, _, said = next(iter(box.processes.engines()))
     assert said.message == f"this node has no {tmp_path / 'none.gguf'}"
+
+
+async def test_a_model_of_several_files_behind_a_url_is_served(box: LocalNode, tmp_path: Path):
+    """Each is a data set of its own, and the engine looks for the others beside the first."""
+    first = write(Model(), tmp_path / "tiny.gguf", tensors=8)
+    with serving(tmp_path) as served:
+        engine = an_engine(f"{served.url}{first.name}")
+        wanted = fetched(ModelSpec.model_validate(engine["model"]))
+        assert len(wanted) > 2
+        data = {name: {"from": url, "start_at": 1.0} for name, url in wanted.items()}
+        run = box.start(None, engine=engine, data=data, gpus=1)
+        said = await ready(box, run)
+        assert len(ask(said.endpoint)["choices"]) == 1
+        await box.stop(run)
 
 
 async def test_why_a_model_was_not_fetched_is_said(box: LocalNode, tmp_path: Path):

@@ -197,6 +197,7 @@ async def test_options_that_cannot_be_are_refused(
         ("{formal}", "formal.gguf is an adapter, and no model: name the model that it is for"),
         ("{text}", "text.gguf cannot be read as a GGUF file: it begins with"),
         ("{split}", "the model has 2 files, and part-00002-of-00002.gguf is not there"),
+        ("{second}", "part-00002-of-00002.gguf is not the first file of its model: name "),
         ("{folder}", "is a folder without .safetensors files: of a GGUF model name the .gguf"),
         ("/nowhere/a.gguf", "is not on this machine: say with memory (--memory) how much"),
         ("a.gguf", "source: a.gguf is a path, and has to begin with /, ~/ or ./"),
@@ -215,6 +216,7 @@ async def test_files_that_cannot_be_served_are_refused(
     (tmp_path / "folder").mkdir()
     places = {name: tmp_path / f"{name}.gguf" for name in made}
     places |= {"split": tmp_path / "part-00001-of-00002.gguf", "folder": tmp_path / "folder"}
+    places |= {"second": tmp_path / "part-00002-of-00002.gguf"}
     places["formal"] = files / "formal.gguf"
     ran = await longshore("models", "add", "bad", "--source", source.format(**places))
     assert ran.code == 65, ran.err

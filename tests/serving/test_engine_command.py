@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from longshore.activities.serving.engine_command import GPU_MEMORY, arguments
+from longshore.activities.serving.engine_command import GPU_MEMORY, arguments, path_of_model
 from longshore.models.runtimes import BUILT_IN
-from longshore.models.serving import EngineSpec, ModelSpec
+from longshore.models.serving import EngineSpec, ModelSpec, files_of
 
 OF_TWO = {"LONGSHORE_GPU_COUNT": "2", GPU_MEMORY: "81559"}
 
@@ -45,6 +45,32 @@ def test_the_part_is_never_more_than_its_lease(memory: int, whole: int, part: st
         arguments(an_engine("vllm", memory), Path("/m"), 1, {**OF_TWO, GPU_MEMORY: str(whole)})
     )
     assert value_of("--gpu-memory-utilization", command) == part
+
+
+def test_files_that_were_fetched_each_by_itself_lie_beside_each_other(tmp_path: Path) -> None:
+    source = "https://models.example/m-00001-of-00003.gguf"
+    environ: dict[str, str] = {}
+    for number, variable in enumerate(("MODEL", "MODEL_2", "MODEL_3"), 1):
+        folder = tmp_path / variable
+        folder.mkdir()
+        (folder / f"m-{number:05}-of-00003.gguf").write_text(f"part {number}")
+        environ[f"LONGSHORE_DATA_{variable}"] = str(folder)
+    first = path_of_model(source, environ, tmp_path)
+    assert first.name == "m-00001-of-00003.gguf"
+    assert [each.read_text() for each in sorted(first.parent.iterdir())] == [
+        "part 1", "part 2", "part 3",
+    ]  # fmt: skip
+    del environ["LONGSHORE_DATA_MODEL_2"]
+    with pytest.raises(ValueError, match=r"m-00002-of-00003.gguf was not fetched"):
+        path_of_model(source, environ, tmp_path)
+
+
+def test_files_of_a_node_stay_where_they_are(tmp_path: Path) -> None:
+    for source in ("/m/a.gguf", "/m/a-00001-of-00002.gguf"):
+        assert path_of_model(source, {}, tmp_path) == Path(source)
+    assert not list(tmp_path.iterdir())
+    odd = "https://models.example/m-00001-of-09999.gguf"
+    assert files_of(odd) == {"model": odd}, "more than any model has"
 
 
 def test_llama_cpp_has_the_context_of_all_its_requests_and_each_gpu_a_part_of_its_layers() -> None:

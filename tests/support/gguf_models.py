@@ -73,9 +73,10 @@ class Model:
         return self.key or self.width // self.heads
 
 
-def write(model: Model, path: Path, seed: int | None = 0) -> Path:
-    """Write a model; without a seed all weights are 0, which takes a tenth of the time."""
-    writer = gguf.GGUFWriter(str(path), model.architecture)
+def write(model: Model, path: Path, seed: int | None = 0, *, tensors: int = 0) -> Path:
+    """Write a model, in files of so many `tensors` each where that is said; without a seed all
+    weights are 0, which takes a tenth of the time. Returns the first of its files."""
+    writer = gguf.GGUFWriter(str(path), model.architecture, split_max_tensors=tensors)
     _keys(writer, model)
     _vocabulary(writer, model.vocabulary)
     rng = None if seed is None else np.random.default_rng(seed)
@@ -104,7 +105,7 @@ def write(model: Model, path: Path, seed: int | None = 0) -> Path:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+    return min(path.parent.glob(f"{path.stem}-00001-of-*.gguf")) if tensors else path
 
 
 def _keys(writer: Any, model: Model) -> None:
