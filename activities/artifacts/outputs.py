@@ -5,7 +5,7 @@ They lie beside the code, in the form of checkpoints: a manifest for each rank, 
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pathspec
@@ -13,6 +13,7 @@ import pathspec
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.storage import speaking
 from longshore.models.checkpoint import Manifest
+from longshore.models.output_pattern import read_pattern
 
 
 def unmatched(patterns: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
@@ -21,9 +22,15 @@ def unmatched(patterns: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         pattern
         for pattern in patterns
-        if not pattern.startswith("!")
-        and not any(map(pathspec.GitIgnoreSpec.from_lines([pattern]).match_file, paths))
+        if not pattern.startswith("!") and not any(map(_matcher([pattern]), paths))
     )
+
+
+def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return what tells whether patterns match a path. One that matches no path may be among them:
+    an earlier version took it."""
+    readable = filter(None, map(read_pattern, patterns))
+    return pathspec.GitIgnoreSpec(readable).match_file
 
 
 class OutputStore(CheckpointStore):
@@ -39,8 +46,7 @@ class OutputStore(CheckpointStore):
 
         `draft` says whose they are. Raises what `publish` raises.
         """
-        named = pathspec.GitIgnoreSpec.from_lines(patterns).match_file
-        return self.publish(folder, draft, given_up, named=named)
+        return self.publish(folder, draft, given_up, named=_matcher(patterns))
 
     def of_attempt(self, job_id: str, attempt: int | None = None) -> tuple[Manifest, ...]:
         """Return what an attempt gave back, by rank; without one the last that gave a file, or

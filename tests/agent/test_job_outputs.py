@@ -133,6 +133,18 @@ async def test_names_of_outputs_that_no_file_has_are_told(box: LocalNode) -> Non
     assert said == told
 
 
+async def test_a_name_that_nobody_can_read_costs_none_of_the_others(
+    box: LocalNode, tmp_path: Path
+) -> None:
+    """An earlier version took it; the job was reported as one that its node had lost."""
+    report = await box.report("echo 1 > r", job="job-a", outputs=["r", "[z-a]", "b\\"])
+    assert (report.failure, report.exit_code) == (None, 0)
+    bring(box, "job-a", tmp_path / "here")
+    assert files_in(tmp_path / "here") == {"r": "1\n"}
+    said = box.logs.read("job-a", stream="stderr").data.decode()
+    assert "`outputs` names '[z-a]', 'b\\\\', and the job's folder has no such file" in said
+
+
 async def test_links_are_followed_neither_on_the_node_nor_here(
     box: LocalNode, tmp_path: Path
 ) -> None:

@@ -13,6 +13,7 @@ from longshore.client.api import Longshore
 from longshore.client.calls import known_job
 from longshore.client.code_files import find_files
 from longshore.models.checkpoint import Manifest
+from longshore.models.dag import DagSpec
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
@@ -132,3 +133,30 @@ def test_outputs_outside_the_folder_are_refused(text: str, says: str) -> None:
     with pytest.raises(SpecError) as refused:
         load_document(f"name: a\ncommand: b\n{text}\n", "job.yaml", JobSpec)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "[z-a]",
+        "a\\",
+        "[a",
+        "./results",
+        ".",
+        "results/.",
+        "results//",
+        "#c",
+        "  ",
+        "!",
+        "[[:digit:]]",
+    ],
+)
+def test_a_name_that_matches_no_file_is_refused_at_the_submit_alone(pattern: str) -> None:
+    job = {"name": "a", "command": "b", "outputs": ["results/", pattern]}
+    dag = {"name": "d", "jobs": {"a": job}}
+    for model, document in ((JobSpec, job), (DagSpec, dag)):
+        with pytest.raises(SpecError, match=r"outputs\[1\]: .* matches no file: write it as in a"):
+            load_document(json.dumps(document), "job.yaml", model)
+    # An earlier version took it.
+    assert JobSpec.as_known(job).outputs == ("results/", pattern)
+    assert DagSpec.model_validate(dag).jobs["a"].spec.outputs == ("results/", pattern)
