@@ -6,11 +6,13 @@ They lie beside the code, in the form of checkpoints: a manifest for each rank, 
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pathspec
 
 from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.node.checkpoint_files import files_of
 from longshore.activities.storage import speaking
 from longshore.models.checkpoint import Manifest
 from longshore.models.output_pattern import read_pattern
@@ -46,7 +48,9 @@ class OutputStore(CheckpointStore):
 
         `draft` says whose they are. Raises what `publish` raises.
         """
-        return self.publish(folder, draft, given_up, named=_matcher(patterns))
+        # Nobody writes any more: what is called as a draft of a checkpoint is a file as any other.
+        found = partial(files_of, named=_matcher(patterns), enters=lambda path: True)
+        return self.publish(folder, draft, given_up, files_in=found)
 
     def of_attempt(self, job_id: str, attempt: int | None = None) -> tuple[Manifest, ...]:
         """Return what an attempt gave back, by rank; without one the last that gave a file, or

@@ -17,14 +17,22 @@ DRAFTS = (".tmp", ".draft", ".partial")
 """Endings of files that are being written: they belong to no checkpoint."""
 
 
-def files_of(folder: Path, named: Callable[[str], bool] = lambda path: True) -> list[StoredFile]:
-    """Return the files and links below a folder by path, without checksums; drafts left out, and
-    paths that are not `named`.
+def _is_no_draft(path: str) -> bool:
+    return not path.endswith(DRAFTS)
+
+
+def files_of(
+    folder: Path,
+    named: Callable[[str], bool] = _is_no_draft,
+    enters: Callable[[str], bool] = _is_no_draft,
+) -> list[StoredFile]:
+    """Return the files and links below a folder by path, without checksums: those that are
+    `named`, in the folders that it `enters`. Without these all but drafts.
 
     Raises OSError, and DamagedError for what no manifest can hold.
     """
     with _telling_depth():
-        return sorted(_walk(folder, "", named), key=lambda file: file.path)
+        return sorted(_walk(folder, "", named, enters), key=lambda file: file.path)
 
 
 def moment_of(folder: Path, where: Path) -> Path:
@@ -113,15 +121,16 @@ def _telling_depth() -> Iterator[None]:
         raise DamagedError("its folders are nested too deep") from None
 
 
-def _walk(folder: Path, below: str, named: Callable[[str], bool]) -> Iterator[StoredFile]:
+def _walk(
+    folder: Path, below: str, named: Callable[[str], bool], enters: Callable[[str], bool]
+) -> Iterator[StoredFile]:
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith(DRAFTS):
-                continue
             path = f"{below}{entry.name}"
             with contextlib.suppress(FileNotFoundError):  # replaced, or removed, meanwhile
                 if entry.is_dir(follow_symlinks=False):
-                    yield from _walk(Path(entry.path), f"{path}/", named)
+                    if enters(path):
+                        yield from _walk(Path(entry.path), f"{path}/", named, enters)
                     continue
                 if not named(path):
                     continue

@@ -133,6 +133,20 @@ async def test_names_of_outputs_that_no_file_has_are_told(box: LocalNode) -> Non
     assert said == told
 
 
+async def test_what_is_called_as_a_draft_of_a_checkpoint_is_stored(
+    box: LocalNode, tmp_path: Path
+) -> None:
+    making = (
+        "mkdir -p out/x.partial; echo 1 > out/x.partial/a; echo 2 > out/b.tmp; echo 3 > c.draft"
+    )
+    await box.report(making, job="job-a", outputs=["out", "*.draft"])
+    assert box.logs.read("job-a", stream="stderr").data == b""
+    bring(box, "job-a", tmp_path / "here")
+    assert files_in(tmp_path / "here") == {
+        "c.draft": "3\n", "out/b.tmp": "2\n", "out/x.partial/a": "1\n",
+    }  # fmt: skip
+
+
 async def test_a_name_that_nobody_can_read_costs_none_of_the_others(
     box: LocalNode, tmp_path: Path
 ) -> None:
