@@ -42,14 +42,22 @@ class OutputStore(CheckpointStore):
         super().__init__(f"{artifact_store.rstrip('/')}/outputs")
 
     def keep(
-        self, folder: Path, patterns: tuple[str, ...], draft: Manifest, given_up: threading.Event
+        self,
+        folder: Path,
+        patterns: tuple[str, ...],
+        draft: Manifest,
+        given_up: threading.Event,
+        unread: Callable[[str], None] = lambda path: None,
     ) -> Manifest:
         """Store the files of a folder that match the patterns; return their manifest.
 
-        `draft` says whose they are. Raises what `publish` raises.
+        `draft` says whose they are. `unread` hears of what is left out since this process may not
+        read it: files that match, and folders. Raises what `publish` raises.
         """
         # Nobody writes any more: what is called as a draft of a checkpoint is a file as any other.
-        found = partial(files_of, named=_matcher(patterns), enters=lambda path: True)
+        found = partial(
+            files_of, named=_matcher(patterns), enters=lambda path: True, unread=unread
+        )
         return self.publish(folder, draft, given_up, files_in=found)
 
     def of_attempt(self, job_id: str, attempt: int | None = None) -> tuple[Manifest, ...]:

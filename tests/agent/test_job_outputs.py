@@ -1,9 +1,12 @@
 """What a job gives back is stored after each attempt, and brought where somebody wants it."""
 
+import errno
+import os
 import shutil
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,6 +160,33 @@ async def test_a_name_that_nobody_can_read_costs_none_of_the_others(
     assert files_in(tmp_path / "here") == {"r": "1\n"}
     said = box.logs.read("job-a", stream="stderr").data.decode()
     assert "`outputs` names '[z-a]', 'b\\\\', and the job's folder has no such file" in said
+
+
+async def test_what_the_agent_may_not_read_costs_none_of_the_others(
+    box: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a container leaves it. Root may read all, so the system is asked in place of it."""
+    scandir, access = os.scandir, os.access
+
+    def listed(path: Any) -> Any:
+        if str(path).endswith("/theirs"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not str(path).endswith("/b.pt") and access(path, mode)
+    )
+    making = "mkdir theirs; echo 1 > a.pt; echo 2 > b.pt; echo 3 > theirs/c.pt"
+    report = await box.report(making, job="job-a", outputs=["*.pt"])
+    monkeypatch.undo()
+    assert report.failure is None
+    said = box.logs.read("job-a", stream="stderr").data.decode()
+    assert (
+        said == "longshore: the agent may not read 'b.pt', 'theirs': nothing of that is stored\n"
+    )
+    bring(box, "job-a", tmp_path / "here")
+    assert files_in(tmp_path / "here") == {"a.pt": "1\n"}
 
 
 async def test_links_are_followed_neither_on_the_node_nor_here(
