@@ -7,12 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from longshore.activities.artifacts.outputs import OutputStore
+from longshore.client.code_walk import OWN_FILE
 from longshore.models.base import Frozen
 from longshore.models.checkpoint import Manifest, StoredFile
 from longshore.models.errors import RefusedError
 from longshore.models.visible import shown
 
 _CHUNK = 2**20
+_MARKS = (".gitignore", OWN_FILE)
+"""Files that keep a folder out of Git and of later submits, also where one has an ignore file of
+ours."""
 _IGNORED = "# Made by `longshore pull`: no later job brings these files along.\n*\n"
 
 
@@ -29,7 +33,8 @@ class Pulled(Frozen):
     """Those that were missing or differed, below the folder."""
     fetched_bytes: int
     left_out: tuple[str, ...] = ()
-    """Links that lead out of the folder, and files of a name that another rank has."""
+    """Links that lead out of the folder, and files of a name that another rank has, or what keeps
+    the folder out of later submits."""
 
 
 def pull(
@@ -51,9 +56,10 @@ def pull(
     fetched: list[str] = []
     left_out: list[str] = []
     size, seen = 0, set[Path]()
-    if ignored and not dry_run and not folder.exists():
-        folder.mkdir(parents=True)
-        (folder / ".gitignore").write_text(_IGNORED)
+    if ignored and (not folder.exists() or _is_marked(folder)):
+        seen.update(folder / name for name in _MARKS)
+        if not dry_run:
+            _mark(folder)
     for manifest in manifests:
         below = folder if manifest.rank == 0 else folder / f"rank-{manifest.rank}"
         for index, file in enumerate(manifest.files):
@@ -78,6 +84,21 @@ def pull(
         bytes=sum(each.bytes for each in manifests),
         fetched=tuple(fetched), fetched_bytes=size, left_out=tuple(left_out),
     )  # fmt: skip
+
+
+def _is_marked(folder: Path) -> bool:
+    """Return whether a folder was made by a pull, also by that of a version with one mark."""
+    try:
+        return (folder / _MARKS[0]).read_bytes() == _IGNORED.encode()
+    except OSError:
+        return False
+
+
+def _mark(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _MARKS:
+        if not (folder / name).exists():
+            (folder / name).write_text(_IGNORED)
 
 
 def _is_there(target: Path, file: StoredFile) -> bool:
