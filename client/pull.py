@@ -50,7 +50,7 @@ def pull(
 
     Files that are as they were stored stay, others are replaced; what only the folder has stays.
     With `ignored` Git and later submits of the folder around it leave a new `folder` out. `told`
-    hears of each file. Raises DamagedError, StoreError, RefusedError where a link or a
+    hears of each file. Raises DamagedError, StoreError, RefusedError where a link, a file or a
     folder of ours is in the way, OSError.
     """
     fetched: list[str] = []
@@ -75,7 +75,7 @@ def pull(
             fetched.append(name)
             size += file.size
             if not dry_run:
-                _refuse_links(folder, target)
+                _refuse_others(folder, target)
                 _bring(store, manifest, index, target)
                 told(name)
     return Pulled(
@@ -127,11 +127,14 @@ def _bring(store: OutputStore, manifest: Manifest, index: int, target: Path) -> 
         made.replace(target)
 
 
-def _refuse_links(folder: Path, target: Path) -> None:
-    """Raise RefusedError where a file would be written through a link, or over a folder."""
-    for part in target.relative_to(folder).parents:
-        if (folder / part).is_symlink() and part != Path():
-            raise RefusedError(f"{shown(str(folder / part))} is a link: choose another folder")
+def _refuse_others(folder: Path, target: Path) -> None:
+    """Raise RefusedError where a file would be written through a link, below a file, or over a
+    folder."""
+    for here in target.parents:
+        if here.is_symlink() and here.is_relative_to(folder) and here != folder:
+            raise RefusedError(f"{shown(str(here))} is a link: choose another folder")
+        if here.exists() and not here.is_dir():
+            raise RefusedError(f"{shown(str(here))} is a file: choose a folder with --to")
     if target.is_dir() and not target.is_symlink():
         raise RefusedError(f"{shown(str(target))} is a folder: choose another one with --to")
 

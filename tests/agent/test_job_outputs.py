@@ -212,6 +212,21 @@ async def test_links_are_followed_neither_on_the_node_nor_here(
     assert list(elsewhere.iterdir()) == []
 
 
+async def test_a_file_in_the_place_of_a_folder_is_refused(box: LocalNode, tmp_path: Path) -> None:
+    await box.report("echo 1 > r", job="job-a", outputs=["r"])
+    await box.report("rm r; mkdir r; echo 2 > r/a", job="job-a", attempt=2, outputs=["r"])
+    here = tmp_path / "here"
+    bring(box, "job-a", here, attempt=1)
+    with pytest.raises(RefusedError, match="/here/r' is a file: choose a folder with --to"):
+        bring(box, "job-a", here)
+    assert files_in(here) == {"r": "1\n"}
+    with pytest.raises(RefusedError, match="/here/r' is a file: choose a folder with --to"):
+        bring(box, "job-a", here / "r" / "deep")
+    bring(box, "job-a", tmp_path / "other")
+    with pytest.raises(RefusedError, match="/other/r' is a folder: choose another one"):
+        bring(box, "job-a", tmp_path / "other", attempt=1)
+
+
 async def test_no_rank_writes_over_another(box: LocalNode, tmp_path: Path) -> None:
     """Rank 0 may have a folder that is called as that of another rank here."""
     (tmp_path / "rank-1").mkdir()
