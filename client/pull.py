@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -104,7 +105,11 @@ def _mark(folder: Path) -> None:
 def _is_there(target: Path, file: StoredFile) -> bool:
     if file.link is not None:
         return target.is_symlink() and str(target.readlink()) == file.link
-    if target.is_symlink() or not target.is_file() or target.stat().st_size != file.size:
+    if target.is_symlink() or not target.is_file():
+        return False
+    its = target.stat()
+    # As Git does, of all modes this one alone is looked at: others are of whoever has the file.
+    if its.st_size != file.size or (its.st_mode ^ file.mode) & stat.S_IXUSR:
         return False
     digest = hashlib.sha256()
     with target.open("rb") as content:
@@ -142,6 +147,7 @@ def _refuse_others(folder: Path, target: Path) -> None:
 def _stays(folder: Path, target: Path, link: str) -> bool:
     """Return whether a link leads to somewhere in the folder, also over links that are there."""
     end = Path(os.path.realpath(target.parent / link))
-    written = Path(os.path.normpath(target.parent / link))
-    inside = end.is_relative_to(folder.resolve()) and written.is_relative_to(folder)
+    # Both by their names alone: `folder` may have `..` in it.
+    written, top = (Path(os.path.abspath(each)) for each in (target.parent / link, folder))  # noqa: PTH100 (a Path keeps `..`)
+    inside = end.is_relative_to(folder.resolve()) and written.is_relative_to(top)
     return inside and not Path(link).is_absolute()

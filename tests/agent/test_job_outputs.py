@@ -227,6 +227,28 @@ async def test_a_file_in_the_place_of_a_folder_is_refused(box: LocalNode, tmp_pa
         bring(box, "job-a", tmp_path / "other", attempt=1)
 
 
+async def test_links_stay_in_a_folder_that_is_named_by_a_way_round(
+    box: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making = "mkdir r; echo 1 > r/a; ln -s a r/in; ln -s ../../../x r/out"
+    await box.report(making, job="job-a", outputs=["r"])
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for folder in ("x/../t", "./u", "../" + tmp_path.name + "/v", "."):
+        found = bring(box, "job-a", Path(folder))
+        assert (found.fetched, found.left_out) == (("r/a", "r/in"), ("r/out",))
+
+
+async def test_a_program_becomes_one_here_too(box: LocalNode, tmp_path: Path) -> None:
+    await box.report("echo 1 > r", job="job-a", outputs=["r"])
+    await box.report("chmod +x r", job="job-a", attempt=2, outputs=["r"])
+    bring(box, "job-a", tmp_path, attempt=1)
+    assert not os.access(tmp_path / "r", os.X_OK)
+    assert bring(box, "job-a", tmp_path).fetched == ("r",)
+    assert os.access(tmp_path / "r", os.X_OK)
+    assert bring(box, "job-a", tmp_path).fetched == ()
+
+
 async def test_no_rank_writes_over_another(box: LocalNode, tmp_path: Path) -> None:
     """Rank 0 may have a folder that is called as that of another rank here."""
     (tmp_path / "rank-1").mkdir()
