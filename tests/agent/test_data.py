@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.activities.node import data_cache
+from longshore.activities.node import data_cache, data_fetch, data_sets
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_fetch import Fetch
 from longshore.activities.node.data_source import DataSource, ForbiddenError
@@ -198,6 +198,32 @@ async def test_what_cannot_be_had_after_three_tries_is_told_and_the_job_starts(
     assert lines[2:] == ["1", "0"]
     assert served.asked.count("two.csv") == 3
     assert "it starts without digits/val/two.csv" in box.output(run.record.key, "stderr")
+
+
+async def test_of_very_many_that_cannot_be_had_each_is_told(
+    box: LocalNode, served: Served, source: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(data_fetch, "_LONGEST_FAILED", 1)
+    monkeypatch.setattr(data_sets, "_MOST_NAMED", 1)
+    (source / "val/three.csv").write_text("3")
+    served.refused = {"two.csv", "three.csv"}
+    run = box.start(
+        'echo "$LONGSHORE_DATA_MISSING" | tail -n 1; cd $LONGSHORE_DATA_DIGITS;'
+        " for file in val/two.csv val/three.csv val val/four.csv;"
+        " do longshore-wait --timeout 9 $file 2>&1; echo $?; done",
+        data=digits(served.url),
+    )
+    assert (await run.done).failure is None
+    missing, *lines = box.output(run.record.key).splitlines()
+    assert missing == "1 more file"
+    assert lines[1::2] == ["1"] * 4
+    for file, said in zip(("two.csv", "three.csv"), lines[::2], strict=False):
+        assert f"longshore-wait: val/{file} cannot be had: " in said
+    last = "cannot be had: it is, or holds, one of 1 more file that could not be fetched"
+    assert [last in said for said in lines[:4:2]].count(True) == 1
+    assert lines[6] == "longshore-wait: data set digits has no val/four.csv"
+    said = box.output(run.record.key, "stderr")
+    assert "it starts without 1 more file: `longshore-wait PATH` tells of each" in said
 
 
 async def test_a_source_that_has_nothing_is_told(box: LocalNode, tmp_path: Path):
