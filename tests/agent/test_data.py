@@ -308,6 +308,21 @@ async def test_links_that_lead_out_of_a_data_set_bring_nothing(
     assert box.output(run.record.key) == "1"
 
 
+async def test_a_link_is_the_file_or_folder_that_it_leads_to(box: LocalNode, source: Path):
+    (source / "latest").symlink_to("val")
+    (source / "newest").symlink_to("latest")
+    (source / "val/best.csv").symlink_to("../latest/two.csv")
+    for name, leads in (("gone", "val/three.csv"), ("here", "."), ("a", "b"), ("b", "a")):
+        (source / name).symlink_to(leads)
+    data = digits(source.as_uri(), start_at="100%")
+    run = box.start(f"{SHOW}; echo lacks $LONGSHORE_DATA_MISSING", data=data)
+    assert (await run.done).failure is None
+    assert box.output(run.record.key).splitlines() == [
+        "./latest/two.csv 2", "./newest/two.csv 2", "./one.csv 1", "./val/best.csv 2",
+        "./val/two.csv 2", "lacks",
+    ]  # fmt: skip
+
+
 def test_a_file_that_became_a_link_since_it_was_listed_is_not_read(source: Path, tmp_path: Path):
     (tmp_path / "secret").write_text("secret")
     reads = DataSource(source.as_uri())
