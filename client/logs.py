@@ -13,7 +13,11 @@ from longshore.models.visible import visible
 
 _POLL_EVERY = 0.5
 _TAIL_LINES = 10
-_TAIL_BYTES = 4096
+_TAIL_BYTES = 64 * 1024
+"""Read at first; four times as many each time that these have too few lines."""
+_MOST_TAIL_BYTES = 64 * _TAIL_BYTES
+_LONGEST_LINE = 2_000
+"""Characters of one that are shown."""
 _TAIL_WITHIN = 3.0
 """Seconds: a screen does not wait longer for what it could do without."""
 
@@ -21,7 +25,8 @@ _TAIL_WITHIN = 3.0
 async def stderr_tail(
     store_url: str, job_id: str, attempt: int, node_id: str = ""
 ) -> tuple[str, ...]:
-    """Return the last lines that an attempt wrote to stderr, fit for a screen.
+    """Return the last lines that an attempt wrote to stderr, fit for a screen: ten at most, long
+    ones cut, and of a line that was written over what stood there last.
 
     None where the store has none, or cannot be read soon.
     """
@@ -37,10 +42,23 @@ def _stderr_tail(store_url: str, job_id: str, attempt: int, node_id: str) -> tup
     node_id = node_id or next(iter(store.nodes(job_id, attempt)), "")
     if not node_id:
         return ()
-    begin = max(store.stored(job_id, attempt, node_id, "stderr") - _TAIL_BYTES, 0)
-    piece = store.read(job_id, attempt, "stderr", begin, node_id=node_id)
-    lines = piece.data.decode(errors="replace").splitlines()
-    return tuple(map(visible, lines[-_TAIL_LINES:]))
+    size, window = store.stored(job_id, attempt, node_id, "stderr"), _TAIL_BYTES
+    while True:
+        begin = max(size - window, 0)
+        data = store.read(job_id, attempt, "stderr", begin, node_id=node_id).data
+        lines = data.removesuffix(b"\n").split(b"\n") if data else []
+        if not begin or len(lines) > _TAIL_LINES or window >= _MOST_TAIL_BYTES:
+            break
+        window *= 4
+    if begin and len(lines) > 1:
+        lines = lines[1:]  # the first has no beginning
+    return tuple(map(_on_screen, lines[-_TAIL_LINES:]))
+
+
+def _on_screen(line: bytes) -> str:
+    """Return what a terminal has of a line in the end: a progress bar writes over itself."""
+    text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="replace")
+    return visible(text if len(text) <= _LONGEST_LINE else f"{text[: _LONGEST_LINE - 1]}…")
 
 
 class JobLogs:

@@ -2,17 +2,22 @@
 
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from longshore.activities.artifacts.outputs import OutputStore
+from longshore.client.code_walk import OWN_FILE
 from longshore.models.base import Frozen
 from longshore.models.checkpoint import Manifest, StoredFile
 from longshore.models.errors import RefusedError
 from longshore.models.visible import shown
 
 _CHUNK = 2**20
+_MARKS = (".gitignore", OWN_FILE)
+"""Files that keep a folder out of Git and of later submits, also where one has an ignore file of
+ours."""
 _IGNORED = "# Made by `longshore pull`: no later job brings these files along.\n*\n"
 
 
@@ -29,7 +34,8 @@ class Pulled(Frozen):
     """Those that were missing or differed, below the folder."""
     fetched_bytes: int
     left_out: tuple[str, ...] = ()
-    """Links that lead out of the folder, and files of a name that another rank has."""
+    """Links that lead out of the folder, and files of a name that another rank has, or what keeps
+    the folder out of later submits."""
 
 
 def pull(
@@ -45,15 +51,16 @@ def pull(
 
     Files that are as they were stored stay, others are replaced; what only the folder has stays.
     With `ignored` Git and later submits of the folder around it leave a new `folder` out. `told`
-    hears of each file. Raises DamagedError, StoreError, RefusedError where a link or a
+    hears of each file. Raises DamagedError, StoreError, RefusedError where a link, a file or a
     folder of ours is in the way, OSError.
     """
     fetched: list[str] = []
     left_out: list[str] = []
     size, seen = 0, set[Path]()
-    if ignored and not dry_run and not folder.exists():
-        folder.mkdir(parents=True)
-        (folder / ".gitignore").write_text(_IGNORED)
+    if ignored and (not folder.exists() or _is_marked(folder)):
+        seen.update(folder / name for name in _MARKS)
+        if not dry_run:
+            _mark(folder)
     for manifest in manifests:
         below = folder if manifest.rank == 0 else folder / f"rank-{manifest.rank}"
         for index, file in enumerate(manifest.files):
@@ -69,7 +76,7 @@ def pull(
             fetched.append(name)
             size += file.size
             if not dry_run:
-                _refuse_links(folder, target)
+                _refuse_others(folder, target)
                 _bring(store, manifest, index, target)
                 told(name)
     return Pulled(
@@ -80,10 +87,29 @@ def pull(
     )  # fmt: skip
 
 
+def _is_marked(folder: Path) -> bool:
+    """Return whether a folder was made by a pull, also by that of a version with one mark."""
+    try:
+        return (folder / _MARKS[0]).read_bytes() == _IGNORED.encode()
+    except OSError:
+        return False
+
+
+def _mark(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _MARKS:
+        if not (folder / name).exists():
+            (folder / name).write_text(_IGNORED)
+
+
 def _is_there(target: Path, file: StoredFile) -> bool:
     if file.link is not None:
         return target.is_symlink() and str(target.readlink()) == file.link
-    if target.is_symlink() or not target.is_file() or target.stat().st_size != file.size:
+    if target.is_symlink() or not target.is_file():
+        return False
+    its = target.stat()
+    # As Git does, of all modes this one alone is looked at: others are of whoever has the file.
+    if its.st_size != file.size or (its.st_mode ^ file.mode) & stat.S_IXUSR:
         return False
     digest = hashlib.sha256()
     with target.open("rb") as content:
@@ -106,11 +132,14 @@ def _bring(store: OutputStore, manifest: Manifest, index: int, target: Path) -> 
         made.replace(target)
 
 
-def _refuse_links(folder: Path, target: Path) -> None:
-    """Raise RefusedError where a file would be written through a link, or over a folder."""
-    for part in target.relative_to(folder).parents:
-        if (folder / part).is_symlink() and part != Path():
-            raise RefusedError(f"{shown(str(folder / part))} is a link: choose another folder")
+def _refuse_others(folder: Path, target: Path) -> None:
+    """Raise RefusedError where a file would be written through a link, below a file, or over a
+    folder."""
+    for here in target.parents:
+        if here.is_symlink() and here.is_relative_to(folder) and here != folder:
+            raise RefusedError(f"{shown(str(here))} is a link: choose another folder")
+        if here.exists() and not here.is_dir():
+            raise RefusedError(f"{shown(str(here))} is a file: choose a folder with --to")
     if target.is_dir() and not target.is_symlink():
         raise RefusedError(f"{shown(str(target))} is a folder: choose another one with --to")
 
@@ -118,6 +147,7 @@ def _refuse_links(folder: Path, target: Path) -> None:
 def _stays(folder: Path, target: Path, link: str) -> bool:
     """Return whether a link leads to somewhere in the folder, also over links that are there."""
     end = Path(os.path.realpath(target.parent / link))
-    written = Path(os.path.normpath(target.parent / link))
-    inside = end.is_relative_to(folder.resolve()) and written.is_relative_to(folder)
+    # Both by their names alone: `folder` may have `..` in it.
+    written, top = (Path(os.path.abspath(each)) for each in (target.parent / link, folder))  # noqa: PTH100 (a Path keeps `..`)
+    inside = end.is_relative_to(folder.resolve()) and written.is_relative_to(top)
     return inside and not Path(link).is_absolute()

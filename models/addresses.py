@@ -30,8 +30,10 @@ _HOST = re.compile(
     r"(?:\[(?P<ip6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:/@\[\]]+))(?::\d{0,5})?", re.ASCII
 )
 _PASSWORD = re.compile(r"""(?<=://)([^/?#@\s:"']*):([^/?#\s"']*)@""")
+_USER_OF_HTTP = re.compile(r"""(https?://)[^/?#\s"']+@""", re.IGNORECASE)
 _SECRET_PARAMETER = re.compile(
-    r"""([?&][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&#\s"']*""", re.IGNORECASE
+    r"""([?&](?:[^=&\s]*(?:password|secret|token|key|signature)[^=&\s]*|sig)=)[^&#\s"']*""",
+    re.IGNORECASE,
 )
 
 
@@ -93,8 +95,10 @@ def url_of(address: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with the passwords of its URLs, and secrets in their query, masked."""
-    return _SECRET_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+    """Return the text with the passwords of its URLs, and secrets in their query, masked; over
+    HTTP the user too, which may be a token."""
+    text = _PASSWORD.sub(r"\1:***@", _USER_OF_HTTP.sub(r"\1***@", text))
+    return _SECRET_PARAMETER.sub(r"\1***", text)
 
 
 Address = Annotated[str | None, BeforeValidator(parse_address, json_schema_input_type=str | int)]

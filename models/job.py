@@ -24,7 +24,7 @@ from longshore.models.base import (
     ShortText,
     Text,
 )
-from longshore.models.bounds import TAKEN, Most, is_taken, json_bytes, largest
+from longshore.models.bounds import TAKEN, Most, is_given, is_taken, json_bytes, largest
 from longshore.models.code import CodeField
 from longshore.models.counts import Count
 from longshore.models.data import Data, DataSet
@@ -36,6 +36,7 @@ from longshore.models.labels import JobLabels
 from longshore.models.legacy_documents import clamped
 from longshore.models.mistakes import refuse
 from longshore.models.moment import Moment, at, why_in_vain
+from longshore.models.output_pattern import read_pattern
 from longshore.models.resource_request import ResourceRequest
 from longshore.models.retry import RetryPolicy
 from longshore.models.serving import EngineSpec
@@ -120,8 +121,21 @@ def _stays_inside(pattern: str) -> str:
     return pattern
 
 
+def _can_match(pattern: str, info: ValidationInfo) -> str:
+    # Asked of what is given now alone: jobs that were taken once go on without these files.
+    if is_given(info) and read_pattern(pattern) is None:
+        raise ValueError(
+            f"{shown(pattern)} matches no file: write it as in a .gitignore, such as results or "
+            '"*.pt"; "*" is all of the job\'s folder'
+        )
+    return pattern
+
+
 OutputPattern = Annotated[
-    ShortText, AfterValidator(_stays_inside), StringConstraints(min_length=1)
+    ShortText,
+    AfterValidator(_stays_inside),
+    AfterValidator(_can_match),
+    StringConstraints(min_length=1),
 ]
 Outputs = Annotated[tuple[OutputPattern, ...], Field(fail_fast=True), Most(100)]
 

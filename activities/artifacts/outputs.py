@@ -5,14 +5,17 @@ They lie beside the code, in the form of checkpoints: a manifest for each rank, 
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pathspec
 
 from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.node.checkpoint_files import files_of
 from longshore.activities.storage import speaking
 from longshore.models.checkpoint import Manifest
+from longshore.models.output_pattern import read_pattern
 
 
 def unmatched(patterns: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
@@ -21,9 +24,15 @@ def unmatched(patterns: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(
         pattern
         for pattern in patterns
-        if not pattern.startswith("!")
-        and not any(map(pathspec.GitIgnoreSpec.from_lines([pattern]).match_file, paths))
+        if not pattern.startswith("!") and not any(map(_matcher([pattern]), paths))
     )
+
+
+def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
+    """Return what tells whether patterns match a path. One that matches no path may be among them:
+    an earlier version took it."""
+    readable = filter(None, map(read_pattern, patterns))
+    return pathspec.GitIgnoreSpec(readable).match_file
 
 
 class OutputStore(CheckpointStore):
@@ -33,14 +42,23 @@ class OutputStore(CheckpointStore):
         super().__init__(f"{artifact_store.rstrip('/')}/outputs")
 
     def keep(
-        self, folder: Path, patterns: tuple[str, ...], draft: Manifest, given_up: threading.Event
+        self,
+        folder: Path,
+        patterns: tuple[str, ...],
+        draft: Manifest,
+        given_up: threading.Event,
+        unread: Callable[[str], None] = lambda path: None,
     ) -> Manifest:
         """Store the files of a folder that match the patterns; return their manifest.
 
-        `draft` says whose they are. Raises what `publish` raises.
+        `draft` says whose they are. `unread` hears of what is left out since this process may not
+        read it: files that match, and folders. Raises what `publish` raises.
         """
-        named = pathspec.GitIgnoreSpec.from_lines(patterns).match_file
-        return self.publish(folder, draft, given_up, named=named)
+        # Nobody writes any more: what is called as a draft of a checkpoint is a file as any other.
+        found = partial(
+            files_of, named=_matcher(patterns), enters=lambda path: True, unread=unread
+        )
+        return self.publish(folder, draft, given_up, files_in=found)
 
     def of_attempt(self, job_id: str, attempt: int | None = None) -> tuple[Manifest, ...]:
         """Return what an attempt gave back, by rank; without one the last that gave a file, or

@@ -95,10 +95,10 @@ class CheckpointStore:
         draft: Manifest,
         given_up: threading.Event,
         wanted: Callable[[StoredFile], bool] = lambda file: True,
-        named: Callable[[str], bool] = lambda path: True,
+        files_in: Callable[[Path], list[StoredFile]] = files_of,
     ) -> Manifest:
         """Store what is in `folder` as a checkpoint; return its manifest. It has the files that
-        are `wanted`, of those whose path is `named`.
+        are `wanted`, of those that `files_in` finds there.
 
         `draft` says what it is; its files, bytes, prefix and time of publishing are filled in.
         Nothing of it counts unless this returns. Raises GivenUp, and DamagedError where a file
@@ -108,7 +108,7 @@ class CheckpointStore:
         with self._speaking("written"):
             there = f"{self._files(draft.job_id)}/{prefix}"
             blocking_failpoint("publish.before-files")
-            files = [file for file in files_of(folder, named) if wanted(file)]
+            files = [file for file in files_in(folder) if wanted(file)]
             make_folder(self._fs, there)
             try:
                 stored = _in_parallel(

@@ -6,6 +6,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from longshore.activities.node.public_files import entered
@@ -17,14 +18,25 @@ DRAFTS = (".tmp", ".draft", ".partial")
 """Endings of files that are being written: they belong to no checkpoint."""
 
 
-def files_of(folder: Path, named: Callable[[str], bool] = lambda path: True) -> list[StoredFile]:
-    """Return the files and links below a folder by path, without checksums; drafts left out, and
-    paths that are not `named`.
+def _is_no_draft(path: str) -> bool:
+    return not path.endswith(DRAFTS)
 
-    Raises OSError, and DamagedError for what no manifest can hold.
+
+def files_of(
+    folder: Path,
+    named: Callable[[str], bool] = _is_no_draft,
+    enters: Callable[[str], bool] = _is_no_draft,
+    unread: Callable[[str], None] | None = None,
+) -> list[StoredFile]:
+    """Return the files and links below a folder by path, without checksums: those that are
+    `named`, in the folders that it `enters`. Without these all but drafts.
+
+    `unread` hears of each file and folder that this process may not read, and that is left out.
+    Raises OSError, also for such a folder where nobody hears, and DamagedError for what no
+    manifest can hold.
     """
     with _telling_depth():
-        return sorted(_walk(folder, "", named), key=lambda file: file.path)
+        return sorted(_Walk(named, enters, unread).below(folder), key=lambda file: file.path)
 
 
 def moment_of(folder: Path, where: Path) -> Path:
@@ -113,29 +125,48 @@ def _telling_depth() -> Iterator[None]:
         raise DamagedError("its folders are nested too deep") from None
 
 
-def _walk(folder: Path, below: str, named: Callable[[str], bool]) -> Iterator[StoredFile]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.endswith(DRAFTS):
-                continue
-            path = f"{below}{entry.name}"
-            with contextlib.suppress(FileNotFoundError):  # replaced, or removed, meanwhile
-                if entry.is_dir(follow_symlinks=False):
-                    yield from _walk(Path(entry.path), f"{path}/", named)
-                    continue
-                if not named(path):
-                    continue
-                _require_utf8(path)
-                if entry.is_symlink():
-                    leads = str(Path(entry.path).readlink())
-                    _require_utf8(leads, f"what the link {path} leads to")
-                    yield StoredFile(path=path, link=leads)
-                elif entry.is_file():
-                    its = entry.stat()
-                    yield StoredFile(
-                        path=path, size=its.st_size, mode=stat.S_IMODE(its.st_mode),
-                        modified_ns=its.st_mtime_ns,
-                    )  # fmt: skip
+@dataclass(frozen=True)
+class _Walk:
+    """A look at a folder, by the arguments of `files_of`."""
+
+    named: Callable[[str], bool]
+    enters: Callable[[str], bool]
+    unread: Callable[[str], None] | None
+
+    def below(self, folder: Path, prefix: str = "") -> Iterator[StoredFile]:
+        """Yield what is in a folder, whose path ends in a slash as `prefix`."""
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                path = f"{prefix}{entry.name}"
+                try:
+                    yield from self._of(entry, path)
+                except FileNotFoundError:
+                    pass  # replaced, or removed, meanwhile
+                except PermissionError:
+                    if self.unread is None:
+                        raise
+                    self.unread(path)
+
+    def _of(self, entry: os.DirEntry[str], path: str) -> Iterator[StoredFile]:
+        if entry.is_dir(follow_symlinks=False):
+            if self.enters(path):
+                yield from self.below(Path(entry.path), f"{path}/")
+            return
+        if not self.named(path):
+            return
+        _require_utf8(path)
+        if entry.is_symlink():
+            leads = str(Path(entry.path).readlink())
+            _require_utf8(leads, f"what the link {path} leads to")
+            yield StoredFile(path=path, link=leads)
+        elif entry.is_file():
+            its = entry.stat()
+            if self.unread is not None and not os.access(entry.path, os.R_OK):
+                raise PermissionError
+            yield StoredFile(
+                path=path, size=its.st_size, mode=stat.S_IMODE(its.st_mode),
+                modified_ns=its.st_mtime_ns,
+            )  # fmt: skip
 
 
 def _take(name: str, here: int, target: Path) -> None:

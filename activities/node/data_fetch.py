@@ -16,6 +16,7 @@ from longshore.activities.node.write_share import WriteShare
 from longshore.activities.storage import GivenUp, put_local
 from longshore.models.data import SEPARATOR
 from longshore.models.errors import DamagedError
+from longshore.models.text import count
 from longshore.scheduling.staging import Wanted
 
 STATE = ".set"
@@ -23,7 +24,7 @@ STATE = ".set"
 ROOM = 65_536
 """Bytes that are kept to say what lacks where the disk has filled up."""
 _LONGEST_FAILED = 300
-"""Files that are named as those that could not be had."""
+"""Files that are named as those that could not be had; a last line stands for all others."""
 
 
 class Fetch:
@@ -117,7 +118,11 @@ def finish(fetch: Fetch) -> None:
             said = [f"{path}{SEPARATOR}{why}" for path, why in fetch.failed.items()]
             if fetch.disk_error is not None:
                 said.insert(0, f"{SEPARATOR}the disk of the node refuses: {fetch.disk_error}")
-            text = "\n".join(line.replace("\n", " ") for line in said[:_LONGEST_FAILED])
+            if (more := len(said) - _LONGEST_FAILED) > 0:
+                files = count(more, "more file")
+                why = f"it is, or holds, one of {files} that could not be fetched"
+                said[_LONGEST_FAILED:] = [f"{SEPARATOR}{why}"]
+            text = "\n".join(line.replace("\n", " ") for line in said)
             put_local(fetch.state / "failed", f"{text}\n".encode(errors="surrogateescape"))
         else:
             close_folder(fetch.folder)

@@ -18,6 +18,7 @@ from longshore.models.data import SEPARATOR, STATE, DataSet, variable_of
 from longshore.models.errors import StoreError
 from longshore.models.job import JobSpec
 from longshore.models.retry import FailureClass
+from longshore.models.text import count
 from longshore.models.units import format_bytes
 from longshore.scheduling.staging import Wanted
 
@@ -43,11 +44,15 @@ class Sets:
 
     @property
     def lacking(self) -> dict[str, str]:
-        """What could not be had, names of data sets and of files of others, and why."""
+        """What could not be had, names of data sets and of files of others, and why; where they
+        are very many the last is ``300 more files``."""
         found = dict(self.missing)
         for name, fetch in self.fetches.items():
             found |= {f"{name}/{path}": why for path, why in fetch.failed.copy().items()}
-        return dict(islice(found.items(), _MOST_NAMED))
+        named = dict(islice(found.items(), _MOST_NAMED))
+        if (more := len(found) - len(named)) > 0:
+            named[count(more, "more file")] = "`longshore-wait PATH` tells of each"
+        return named
 
     @property
     def variables(self) -> dict[str, str]:

@@ -8,10 +8,12 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from longshore.activities.own_link import is_own_link
@@ -27,8 +29,12 @@ _SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)", re.ASCII)
 _TAGS = ("ETag", "etag", "md5Hash", "Content-MD5", "Last-Modified", "LastModified", "mtime")
 """What file systems tell of a file that changes with its content, the best first."""
 MOST_FILES = 2_000_000
+_MOST_LINKS = 16
+"""That are followed one after the other; more are a circle."""
 _SILENT = 60.0
 """Seconds without a byte after which a source counts as away."""
+
+T = TypeVar("T")
 
 
 class SourceError(Exception):
@@ -207,7 +213,8 @@ class DataSource:
         # A folder that cannot be listed would be left out in silence.
         strict = {"on_error": "raise"} if self._is_http or is_local(self._fs) else {}
         found: dict[str, Any] = self._fs.find(below, detail=True, **strict)
-        files: list[SourceFile] = []
+        files: dict[str, SourceFile] = {}
+        links: dict[str, str] = {}
         for location, info in found.items():
             path = location.removeprefix(self._root).lstrip("/")
             if not path or path.endswith("/"):
@@ -216,12 +223,16 @@ class DataSource:
                 continue  # another link of the index page
             refuse_name(self.url, path)
             if info.get("islink"):
-                self._refuse_outside(path, os.path.realpath(location))
-            # Of a link the list tells of itself, and not of its file; an index page tells no size.
-            tells_all = info.get("size") is not None and not info.get("islink")
-            known = info if tells_all else self._fs.info(location)
-            files.append(self._file(path, location, known))
-        return files
+                real = os.path.realpath(location)
+                self._refuse_outside(path, real)
+                links[path] = os.path.relpath(real, self.local)
+                continue
+            # An index page tells no size.
+            known = info if info.get("size") is not None else self._fs.info(location)
+            files[path] = self._file(path, location, known)
+        linked = with_linked(files, links) if links else files
+        return [file if file.path == path else replace(file, path=path)
+                for path, file in linked.items()]  # fmt: skip
 
     def _file(self, path: str, location: str, info: dict[str, Any]) -> SourceFile:
         size = info.get("size")
@@ -252,6 +263,37 @@ def _with_sum(file: SourceFile, sums: dict[str, str]) -> SourceFile:
     if digest := sums.get(file.path):
         return replace(file, sha256=digest)
     return file
+
+
+def with_linked(files: Mapping[str, T], links: Mapping[str, str]) -> dict[str, T]:
+    """Return files by path, also those that links to files and folders among them lead to.
+
+    `links` says where each leads, seen from where the paths begin; one to nothing there is left
+    out, and so is one to a folder that it lies in itself. Raises SourceError where all are too
+    many.
+    """
+    found, regular = dict(files), sorted(files)
+    for path in links:
+        end = _followed(path, links)
+        if end in found:  # also what an earlier link leads to
+            found.setdefault(path, found[end])
+        first = bisect_left(regular, f"{end}/")
+        for below in islice(regular, first, None):
+            if not below.startswith(f"{end}/"):
+                break
+            found.setdefault(path + below.removeprefix(end), files[below])
+        if len(found) > MOST_FILES:
+            raise SourceError(f"its links lead to over {MOST_FILES:,} files: store them packed")
+    return found
+
+
+def _followed(path: str, links: Mapping[str, str]) -> str:
+    """Return where a link leads in the end, over others; a link where they go in a circle."""
+    for _ in range(_MOST_LINKS):
+        if path not in links:
+            break
+        path = links[path]
+    return path
 
 
 def refuse_name(url: str, path: str) -> None:

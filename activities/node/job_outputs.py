@@ -26,7 +26,8 @@ async def store_outputs(
     within: timedelta,
 ) -> str:
     """Store the files that `outputs` of a job names; return what its user has to know: that they
-    are not stored, or which of the names no file has. Empty where all is well.
+    are not stored, which of the names no file has, what the agent may not read. Empty where all is
+    well.
 
     `within` so long: the job's GPUs are held meanwhile.
     """
@@ -37,9 +38,10 @@ async def store_outputs(
         bytes=0, saved_at=now, published_at=now, node_id=placement.node_id,
         simulated=inventory.simulated,
     )  # fmt: skip
-    given_up = threading.Event()
+    given_up, unread = threading.Event(), list[str]()
     await failpoint("run_process.before-outputs")
-    keeping = in_thread(partial(store.keep, folder, request.spec.outputs, draft, given_up))
+    keep = partial(store.keep, folder, request.spec.outputs, draft, given_up, unread.append)
+    keeping = in_thread(keep)
     try:
         kept = await asyncio.wait_for(keeping, within.total_seconds())
     except TimeoutError:
@@ -48,8 +50,12 @@ async def store_outputs(
         return f"its outputs are not stored: {error}"
     finally:
         given_up.set()
+    said: list[str] = []
     lacking = unmatched(request.spec.outputs, [file.path for file in kept.files])
-    if not lacking or placement.rank:  # of a gang often rank 0 alone writes them
-        return ""
-    named = listed([shown(each) for each in lacking], 5)
-    return f"`outputs` names {named}, and the job's folder has no such file"
+    if lacking and not placement.rank:  # of a gang often rank 0 alone writes them
+        named = listed([shown(each) for each in lacking], 5)
+        said.append(f"`outputs` names {named}, and the job's folder has no such file")
+    if unread:
+        named = listed([shown(each) for each in sorted(unread)], 5)
+        said.append(f"the agent may not read {named}: nothing of that is stored")
+    return "; ".join(said)

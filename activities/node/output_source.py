@@ -1,24 +1,19 @@
 """What a job gave back, as data of another one: the files of its last attempt that gave any."""
 
 import posixpath
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Iterator
 
 from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.node.data_source import (
-    MOST_FILES,
     Listing,
     SourceError,
     SourceFile,
     refuse_name,
+    with_linked,
 )
 from longshore.models.checkpoint import Manifest, StoredFile
 from longshore.models.data import OF_A_JOB
 from longshore.models.errors import DamagedError
-
-_MOST_LINKS = 16
-"""That are followed one after the other; more are a circle."""
 
 
 class OutputSource:
@@ -80,32 +75,11 @@ def _places(manifest: Manifest) -> dict[str, int]:
     Raises SourceError where that is too much.
     """
     stored = manifest.files
-    found = {file.path: index for index, file in enumerate(stored) if file.link is None}
+    regular = {file.path: index for index, file in enumerate(stored) if file.link is None}
     links = {file.path: _target(file) for file in stored if file.link is not None}
-    regular = sorted(found)
-    for path in links:
-        end = _followed(path, links)
-        if end in found:
-            found.setdefault(path, found[end])
-        first = bisect_left(regular, f"{end}/")
-        for below in islice(regular, first, None):
-            if not below.startswith(f"{end}/"):
-                break
-            found.setdefault(path + below.removeprefix(end), found[below])
-        if len(found) > MOST_FILES:
-            raise SourceError(f"its links lead to over {MOST_FILES:,} files: store them packed")
-    return found
+    return with_linked(regular, links)
 
 
 def _target(link: StoredFile) -> str:
     """Return where a link leads, seen from the folder of the outputs."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(link.path), link.link or ""))
-
-
-def _followed(path: str, links: Mapping[str, str]) -> str:
-    """Return where a link leads in the end, over others; a link where they go in a circle."""
-    for _ in range(_MOST_LINKS):
-        if path not in links:
-            break
-        path = links[path]
-    return path

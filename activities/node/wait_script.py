@@ -69,6 +69,13 @@ for given in "$@"; do
   fi
   known=$sets/.state/$name
   while ! there "$known" "$rest"; do
+    if [ -n "$rest" ] && [ -e "$known/listing" ]; then
+      found=
+      while IFS= read -r path; do
+        if below "$rest" "$path"; then found=1; break; fi
+      done < "$known/listing"
+      [ -n "$found" ] || { echo "longshore-wait: data set $name has no $rest" >&2; exit 1; }
+    fi
     if [ -e "$known/failed" ]; then
       mark=$(printf '\037')
       while IFS="$mark" read -r path why; do
@@ -77,13 +84,6 @@ for given in "$@"; do
           exit 1
         fi
       done < "$known/failed"
-    fi
-    if [ -n "$rest" ] && [ -e "$known/listing" ]; then
-      found=
-      while IFS= read -r path; do
-        if below "$rest" "$path"; then found=1; break; fi
-      done < "$known/listing"
-      [ -n "$found" ] || { echo "longshore-wait: data set $name has no $rest" >&2; exit 1; }
     fi
     if [ -n "$limit" ] && [ $(( $(date +%s) - began )) -ge "$limit" ]; then
       echo "longshore-wait: $given was not there within $limit s" >&2

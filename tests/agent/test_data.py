@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.activities.node import data_cache
+from longshore.activities.node import data_cache, data_fetch, data_sets
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_fetch import Fetch
 from longshore.activities.node.data_source import DataSource, ForbiddenError
@@ -200,6 +200,32 @@ async def test_what_cannot_be_had_after_three_tries_is_told_and_the_job_starts(
     assert "it starts without digits/val/two.csv" in box.output(run.record.key, "stderr")
 
 
+async def test_of_very_many_that_cannot_be_had_each_is_told(
+    box: LocalNode, served: Served, source: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(data_fetch, "_LONGEST_FAILED", 1)
+    monkeypatch.setattr(data_sets, "_MOST_NAMED", 1)
+    (source / "val/three.csv").write_text("3")
+    served.refused = {"two.csv", "three.csv"}
+    run = box.start(
+        'echo "$LONGSHORE_DATA_MISSING" | tail -n 1; cd $LONGSHORE_DATA_DIGITS;'
+        " for file in val/two.csv val/three.csv val val/four.csv;"
+        " do longshore-wait --timeout 9 $file 2>&1; echo $?; done",
+        data=digits(served.url),
+    )
+    assert (await run.done).failure is None
+    missing, *lines = box.output(run.record.key).splitlines()
+    assert missing == "1 more file"
+    assert lines[1::2] == ["1"] * 4
+    for file, said in zip(("two.csv", "three.csv"), lines[::2], strict=False):
+        assert f"longshore-wait: val/{file} cannot be had: " in said
+    last = "cannot be had: it is, or holds, one of 1 more file that could not be fetched"
+    assert [last in said for said in lines[:4:2]].count(True) == 1
+    assert lines[6] == "longshore-wait: data set digits has no val/four.csv"
+    said = box.output(run.record.key, "stderr")
+    assert "it starts without 1 more file: `longshore-wait PATH` tells of each" in said
+
+
 async def test_a_source_that_has_nothing_is_told(box: LocalNode, tmp_path: Path):
     run = box.start(
         "echo lacks $LONGSHORE_DATA_MISSING; longshore-wait $LONGSHORE_DATA_DIR/digits 2>&1",
@@ -280,6 +306,21 @@ async def test_links_that_lead_out_of_a_data_set_bring_nothing(
     run = box.start("cat $LONGSHORE_DATA_DIGITS/inside", data=digits(source.as_uri()))
     assert (await run.done).failure is None
     assert box.output(run.record.key) == "1"
+
+
+async def test_a_link_is_the_file_or_folder_that_it_leads_to(box: LocalNode, source: Path):
+    (source / "latest").symlink_to("val")
+    (source / "newest").symlink_to("latest")
+    (source / "val/best.csv").symlink_to("../latest/two.csv")
+    for name, leads in (("gone", "val/three.csv"), ("here", "."), ("a", "b"), ("b", "a")):
+        (source / name).symlink_to(leads)
+    data = digits(source.as_uri(), start_at="100%")
+    run = box.start(f"{SHOW}; echo lacks $LONGSHORE_DATA_MISSING", data=data)
+    assert (await run.done).failure is None
+    assert box.output(run.record.key).splitlines() == [
+        "./latest/two.csv 2", "./newest/two.csv 2", "./one.csv 1", "./val/best.csv 2",
+        "./val/two.csv 2", "lacks",
+    ]  # fmt: skip
 
 
 def test_a_file_that_became_a_link_since_it_was_listed_is_not_read(source: Path, tmp_path: Path):

@@ -1,9 +1,12 @@
 """What a job gives back is stored after each attempt, and brought where somebody wants it."""
 
+import errno
+import os
 import shutil
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,6 +136,59 @@ async def test_names_of_outputs_that_no_file_has_are_told(box: LocalNode) -> Non
     assert said == told
 
 
+async def test_what_is_called_as_a_draft_of_a_checkpoint_is_stored(
+    box: LocalNode, tmp_path: Path
+) -> None:
+    making = (
+        "mkdir -p out/x.partial; echo 1 > out/x.partial/a; echo 2 > out/b.tmp; echo 3 > c.draft"
+    )
+    await box.report(making, job="job-a", outputs=["out", "*.draft"])
+    assert box.logs.read("job-a", stream="stderr").data == b""
+    bring(box, "job-a", tmp_path / "here")
+    assert files_in(tmp_path / "here") == {
+        "c.draft": "3\n", "out/b.tmp": "2\n", "out/x.partial/a": "1\n",
+    }  # fmt: skip
+
+
+async def test_a_name_that_nobody_can_read_costs_none_of_the_others(
+    box: LocalNode, tmp_path: Path
+) -> None:
+    """An earlier version took it; the job was reported as one that its node had lost."""
+    report = await box.report("echo 1 > r", job="job-a", outputs=["r", "[z-a]", "b\\"])
+    assert (report.failure, report.exit_code) == (None, 0)
+    bring(box, "job-a", tmp_path / "here")
+    assert files_in(tmp_path / "here") == {"r": "1\n"}
+    said = box.logs.read("job-a", stream="stderr").data.decode()
+    assert "`outputs` names '[z-a]', 'b\\\\', and the job's folder has no such file" in said
+
+
+async def test_what_the_agent_may_not_read_costs_none_of_the_others(
+    box: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a container leaves it. Root may read all, so the system is asked in place of it."""
+    scandir, access = os.scandir, os.access
+
+    def listed(path: Any) -> Any:
+        if str(path).endswith("/theirs"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", listed)
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: not str(path).endswith("/b.pt") and access(path, mode)
+    )
+    making = "mkdir theirs; echo 1 > a.pt; echo 2 > b.pt; echo 3 > theirs/c.pt"
+    report = await box.report(making, job="job-a", outputs=["*.pt"])
+    monkeypatch.undo()
+    assert report.failure is None
+    said = box.logs.read("job-a", stream="stderr").data.decode()
+    assert (
+        said == "longshore: the agent may not read 'b.pt', 'theirs': nothing of that is stored\n"
+    )
+    bring(box, "job-a", tmp_path / "here")
+    assert files_in(tmp_path / "here") == {"a.pt": "1\n"}
+
+
 async def test_links_are_followed_neither_on_the_node_nor_here(
     box: LocalNode, tmp_path: Path
 ) -> None:
@@ -154,6 +210,43 @@ async def test_links_are_followed_neither_on_the_node_nor_here(
     with pytest.raises(RefusedError, match="is a link"):
         bring(box, "job-a", tmp_path / "there")
     assert list(elsewhere.iterdir()) == []
+
+
+async def test_a_file_in_the_place_of_a_folder_is_refused(box: LocalNode, tmp_path: Path) -> None:
+    await box.report("echo 1 > r", job="job-a", outputs=["r"])
+    await box.report("rm r; mkdir r; echo 2 > r/a", job="job-a", attempt=2, outputs=["r"])
+    here = tmp_path / "here"
+    bring(box, "job-a", here, attempt=1)
+    with pytest.raises(RefusedError, match="/here/r' is a file: choose a folder with --to"):
+        bring(box, "job-a", here)
+    assert files_in(here) == {"r": "1\n"}
+    with pytest.raises(RefusedError, match="/here/r' is a file: choose a folder with --to"):
+        bring(box, "job-a", here / "r" / "deep")
+    bring(box, "job-a", tmp_path / "other")
+    with pytest.raises(RefusedError, match="/other/r' is a folder: choose another one"):
+        bring(box, "job-a", tmp_path / "other", attempt=1)
+
+
+async def test_links_stay_in_a_folder_that_is_named_by_a_way_round(
+    box: LocalNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    making = "mkdir r; echo 1 > r/a; ln -s a r/in; ln -s ../../../x r/out"
+    await box.report(making, job="job-a", outputs=["r"])
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for folder in ("x/../t", "./u", "../" + tmp_path.name + "/v", "."):
+        found = bring(box, "job-a", Path(folder))
+        assert (found.fetched, found.left_out) == (("r/a", "r/in"), ("r/out",))
+
+
+async def test_a_program_becomes_one_here_too(box: LocalNode, tmp_path: Path) -> None:
+    await box.report("echo 1 > r", job="job-a", outputs=["r"])
+    await box.report("chmod +x r", job="job-a", attempt=2, outputs=["r"])
+    bring(box, "job-a", tmp_path, attempt=1)
+    assert not os.access(tmp_path / "r", os.X_OK)
+    assert bring(box, "job-a", tmp_path).fetched == ("r",)
+    assert os.access(tmp_path / "r", os.X_OK)
+    assert bring(box, "job-a", tmp_path).fetched == ()
 
 
 async def test_no_rank_writes_over_another(box: LocalNode, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ async def test_a_submit_sends_its_folder_and_pull_brings_what_the_job_gave_back(
     pulled = await longshore("pull", job_id)
     assert pulled.out == f"{job_id}: 2 files, 6B of attempt 1: 2 files, 6B brought\n"
     pulled_tree = tree_of(tmp_path / job_id)
-    del pulled_tree[".gitignore"]
+    del pulled_tree[".gitignore"], pulled_tree[".longshoreignore"]
     assert pulled_tree == {"a.txt": b"one", "in/b.txt": b"two"}
     repeated = await longshore("pull", job_id)
     assert repeated.out.endswith("nothing differs\n")

@@ -12,7 +12,9 @@ from longshore.activities.artifacts.outputs import OutputStore
 from longshore.client.api import Longshore
 from longshore.client.calls import known_job
 from longshore.client.code_files import find_files
+from longshore.client.pull import pull
 from longshore.models.checkpoint import Manifest
+from longshore.models.dag import DagSpec
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
@@ -68,7 +70,7 @@ async def test_outputs_come_into_a_folder_of_the_job(
     assert not (tmp_path / job_id).exists()
     assert (await longshore("pull", job_id)).code == 0
     found = {str(p.relative_to(tmp_path / job_id)) for p in (tmp_path / job_id).rglob("*.*")}
-    assert found == {".gitignore", "a.txt", "rank-1/a.txt"}
+    assert found == {".gitignore", ".longshoreignore", "a.txt", "rank-1/a.txt"}
     assert [file.path for file in find_files(tmp_path).files if job_id in file.path] == []
     again = await longshore("pull", job_id)
     assert again.out == f"{job_id}: 2 files, 6B of attempt 1: nothing differs\n"
@@ -76,6 +78,32 @@ async def test_outputs_come_into_a_folder_of_the_job(
     assert json.loads(to.out)["fetched"] == ["a.txt", "rank-1/a.txt"]
     assert not (tmp_path / "there" / ".gitignore").exists()
     assert (await longshore("pull", job_id, "--attempt", "2")).code == 66
+
+
+def test_no_later_job_brings_along_what_was_pulled(tmp_path: Path) -> None:
+    """Not where ignore files of its own count, and not where the outputs have such a file."""
+    made = tmp_path / "made"
+    (made / "deep").mkdir(parents=True)
+    for name in (".gitignore", ".longshoreignore", "deep/.gitignore", "a.txt"):
+        (made / name).write_text("!*\n")
+    store = OutputStore((tmp_path / "store").as_uri())
+    draft = Manifest(
+        job_id="job-a", attempt=1, number=1, prefix="", files=(), bytes=0, saved_at=AT,
+        published_at=AT, node_id="node-a",
+    )  # fmt: skip
+    kept = store.keep(made, ("*",), draft, threading.Event())
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").touch()
+    for job in ("job-a", "job-b"):
+        brought = pull(store, (kept,), code / job, ignored=True)
+        assert brought.left_out == (".gitignore", ".longshoreignore")
+        assert brought.fetched == ("a.txt", "deep/.gitignore")
+        (code / "job-b" / ".longshoreignore").unlink(missing_ok=True)  # as of an earlier version
+    assert pull(store, (kept,), code / "job-b", ignored=True).fetched == ()
+    assert {file.path for file in find_files(code).files} == {"train.py"}
+    (code / ".longshoreignore").touch()
+    assert {file.path for file in find_files(code).files} == {".longshoreignore", "train.py"}
 
 
 async def test_a_job_that_made_none_of_its_outputs_is_told_so(
@@ -132,3 +160,30 @@ def test_outputs_outside_the_folder_are_refused(text: str, says: str) -> None:
     with pytest.raises(SpecError) as refused:
         load_document(f"name: a\ncommand: b\n{text}\n", "job.yaml", JobSpec)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "[z-a]",
+        "a\\",
+        "[a",
+        "./results",
+        ".",
+        "results/.",
+        "results//",
+        "#c",
+        "  ",
+        "!",
+        "[[:digit:]]",
+    ],
+)
+def test_a_name_that_matches_no_file_is_refused_at_the_submit_alone(pattern: str) -> None:
+    job = {"name": "a", "command": "b", "outputs": ["results/", pattern]}
+    dag = {"name": "d", "jobs": {"a": job}}
+    for model, document in ((JobSpec, job), (DagSpec, dag)):
+        with pytest.raises(SpecError, match=r"outputs\[1\]: .* matches no file: write it as in a"):
+            load_document(json.dumps(document), "job.yaml", model)
+    # An earlier version took it.
+    assert JobSpec.as_known(job).outputs == ("results/", pattern)
+    assert DagSpec.model_validate(dag).jobs["a"].spec.outputs == ("results/", pattern)

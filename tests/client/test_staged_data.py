@@ -1,11 +1,17 @@
 """How far the data of a job is, and what nodes hold, in commands and on pages."""
 
+import io
 import json
+from typing import cast
 
-from longshore.client.held_data import held_on_nodes
+from rich.console import Console
+
+from longshore.client.code_view import travels
+from longshore.client.held_data import held_on_nodes, holds_table
 from longshore.console.held_data import held_html
 from longshore.console.job_view import why_html
 from longshore.models.data import HeldData, StagedData, name_of_python
+from longshore.models.job import JobSpec
 from longshore.models.views import Explanation
 from tests.client.conftest import Command
 from tests.support.packing import NOW
@@ -105,6 +111,19 @@ def test_the_page_of_nodes_has_each_data_set_once() -> None:
     assert "&lt;b&gt;" in html
     assert "of ada" in html
     assert held_html({"node-a": (python,)}) == held_html({}) == ""
+
+
+def test_no_screen_has_a_secret_of_a_source() -> None:
+    source = "https://example.com/set/?access_token=hunter2"
+    held = HALF.model_copy(update={"source": source})
+    job = JobSpec.model_validate({"name": "a", "command": "b", "data": {"set": source}})
+    terminal = Console(file=io.StringIO(), width=200)
+    terminal.print(holds_table([held, held.model_copy(update={"total": 0})], NOW))
+    (reads,) = [text for name, text in travels(job) if name == "reads"]
+    table = cast(io.StringIO, terminal.file).getvalue()
+    for said in (table, held_html({"node-a": (held,)}), reads):
+        assert "example.com/set/?access_token=***" in said
+        assert "hunter2" not in said
 
 
 def test_how_far_it_is_in_words() -> None:

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -12,6 +13,7 @@ from longshore.activities.logstore import LogStore
 from longshore.client.api import Longshore
 from longshore.client.job_view import job_screen
 from longshore.client.live import say_stderr_tail
+from longshore.client.logs import stderr_tail
 from longshore.client.terminal import now
 from longshore.client.why_view import explanation_screen
 from longshore.console.job_view import stderr_html
@@ -73,6 +75,26 @@ async def test_they_are_ten_at_most(
     lines = [str(number) * 200 for number in range(10, 70)]
     job_id = await failed(api, settings, node, pool, lines)
     assert (await api.report(job_id)).stderr_tail == tuple(lines[-10:])
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (b"".join(b"%02d%s\n" % (n, b"z" * 1000) for n in range(20)),
+         [f"{n}{'z' * 1000}" for n in range(10, 20)]),
+        (b"first\n" + b"y" * 200_000 + b"\nlast\n", ["first", "y" * 1999 + "…", "last"]),
+        (b"first\n" + b"y" * 5_000_000 + b"\nlast\n", ["last"]),
+        (b"ValueError\r\n" + b"\r".join(b"%d%%" % n for n in range(100_000)) + b"\n",
+         ["ValueError", "99999%"]),
+        (b"\n\nno end", ["", "", "no end"]),
+        (b"", []),
+    ],
+)  # fmt: skip
+async def test_each_is_whole_and_one_that_was_written_over_is_what_it_was_last(
+    tmp_path: Path, written: bytes, shown: list[str]
+) -> None:
+    LogStore(tmp_path.as_uri()).write("job", 1, "node", "stderr", 0, written)
+    assert await stderr_tail(tmp_path.as_uri(), "job", 1) == tuple(shown)
 
 
 async def test_a_job_that_succeeds_or_whose_logs_are_away_has_none(

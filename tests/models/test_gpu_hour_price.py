@@ -65,5 +65,14 @@ def test_a_source_that_is_none_is_refused_without_its_secret(source: str, told: 
     assert "secret" not in error["msg"]
 
 
+def test_a_source_that_an_earlier_version_took_is_read():
+    source = "https://example.com/p.csv?sig=secret"
+    with pytest.raises(ValidationError, match="may hold no token or key"):
+        PoolPrice(source=source)
+    price = PoolSpec.as_known({"name": "p", "price": {"source": source}}).price
+    assert price is not None
+    assert price.source == source
+
+
 def test_a_pool_without_a_price_is_stored_as_before():
     assert not {"price", "start_below"} & PoolSpec().model_dump().keys()

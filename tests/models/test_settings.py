@@ -139,6 +139,23 @@ def test_passwords_in_urls_are_masked():
     assert without_secrets("postgresql://me:pa:ss@h:1/db?x=1") == "postgresql://me:***@h:1/db?x=1"
     assert without_secrets("s3://b/x?secret_key=abc&y=2") == "s3://b/x?secret_key=***&y=2"
     assert without_secrets("postgresql://me@h/db") == "postgresql://me@h/db"
+    assert without_secrets("ssh://git@h/a https://h/a@b") == "ssh://git@h/a https://h/a@b"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("git+https://ghp_token@github.com/a/b", "git+https://***@github.com/a/b"),
+        ("HTTPS://ghp_token:x-oauth-basic@github.com/a", "HTTPS://***@github.com/a"),
+        (
+            "https://h/d?X-Amz-Date=1&X-Amz-Signature=ab",
+            "https://h/d?X-Amz-Date=1&X-Amz-Signature=***",
+        ),
+        ("https://h/d?sv=1&sig=ab%3D&design=2", "https://h/d?sv=1&sig=***&design=2"),
+    ],
+)
+def test_what_signs_a_url_and_a_user_that_may_be_a_token_are_masked(url: str, shown: str):
+    assert without_secrets(url) == shown
 
 
 def test_secrets_do_not_leak(
