@@ -93,6 +93,8 @@ def _why(error: Exception) -> str:
             "no credentials were found for it. Give them in the environment (AWS_ACCESS_KEY_ID, "
             "AWS_SECRET_ACCESS_KEY) or in ~/.aws/credentials"
         )
+    if isinstance(error, TimeoutError) and not str(error):
+        return "it did not answer in time"
     return f"{kind}: {error}"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from longshore.activities.serving.model_files import opened, read_model
+from longshore.activities.serving.model_files import connect_model, opened, read_model
 from longshore.activities.serving.model_folder import ENDING, is_folder, read_file, read_folder
 from longshore.activities.storage import address, connect, speaking
 from longshore.models.addresses import without_secrets
@@ -149,7 +149,7 @@ def _architecture(header: GGUFHeader) -> str:
 
 def digest_of(source: str, told: Told) -> str:
     """Return the SHA-256 of a file. Blocks. Raises NotFoundError, DamagedError, StoreError."""
-    fs, path = connect(place_of(source))
+    fs, path = connect_model(place_of(source))
     name = shown(posixpath.basename(path))
     digest, read = hashlib.sha256(), 0
     with speaking("model", address(fs, path), "read"):

@@ -22,6 +22,8 @@ from longshore.models.visible import shown
 _MOST_HEADERS = 128 * 2**20
 """Bytes of the headers of all files of a model: the first alone has a vocabulary."""
 _PIECE = 2**20
+_ANSWERS_WITHIN = 60.0
+"""Seconds, of each piece."""
 
 
 def is_here(path: str) -> bool:
@@ -50,11 +52,25 @@ def read_model(url: str) -> GGUFHeader:
     return header
 
 
-def _read_all(url: str) -> GGUFHeader:
+def connect_model(url: str) -> tuple[Any, str]:
+    """Return the file system of a model's file or folder, and its path there. Raises StoreError.
+
+    Over HTTP each question ends after a minute, however slowly the answer comes: whoever adds a
+    model would wait for as long as its server likes.
+    """
+    options: dict[str, Any] = {}
+    if url.startswith(("http:", "https:")):
+        from aiohttp import ClientTimeout  # 0.1 s of each command, and few need it
+
+        options = {"client_kwargs": {"timeout": ClientTimeout(total=_ANSWERS_WITHIN)}}
     try:
-        fs, path = connect(url)
+        return connect(url, **options)
     except StoreError as error:
         raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
+
+
+def _read_all(url: str) -> GGUFHeader:
+    fs, path = connect_model(url)
     parts = _parts(fs, path)
     if len(parts) == 1:
         header = _read(fs, parts[0])

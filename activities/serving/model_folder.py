@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, cast
 
-from longshore.activities.serving.model_files import opened
+from longshore.activities.serving.model_files import connect_model, opened
 from longshore.activities.serving.safetensors import (
     NotSafetensorsError,
     SafetensorsHeader,
     read_header,
 )
-from longshore.activities.storage import address, connect, speaking
+from longshore.activities.storage import address, speaking
 from longshore.models.addresses import without_secrets
-from longshore.models.errors import NotFoundError, StoreError
+from longshore.models.errors import NotFoundError
 from longshore.models.safetensors import SafetensorsModel, TransformerConfig
 from longshore.models.text import listed
 from longshore.models.visible import shown
@@ -39,14 +39,14 @@ def is_folder(url: str) -> bool:
     """Return whether a path or URL is a folder. Blocks. Raises StoreError."""
     if url.startswith(("http:", "https:")):
         return False  # it has none, and whoever asks gets the file
-    fs, path = _connect(url)
+    fs, path = connect_model(url)
     with speaking("model", url, "looked for"):
         return bool(fs.isdir(path))
 
 
 def has_adapter(url: str) -> bool:
     """Return whether a folder has an adapter, as PEFT writes it. Blocks. Raises StoreError."""
-    fs, path = _connect(url)
+    fs, path = connect_model(url)
     with speaking("adapter", url, "looked for"):
         return bool(fs.exists(posixpath.join(path, _ADAPTER_CONFIG)))
 
@@ -57,7 +57,7 @@ def read_folder(url: str) -> SafetensorsModel:
     Blocks. Raises NotFoundError where it lacks one of several files, NotSafetensorsError also
     where it has none, and StoreError where a file cannot be read.
     """
-    fs, folder = _connect(url)
+    fs, folder = connect_model(url)
     weights, headers, number = Counter[str](), 0, 0
     for name in _files(fs, folder):
         header = _header(fs, posixpath.join(folder, name), name)
@@ -79,19 +79,12 @@ def read_file(url: str) -> SafetensorsModel:
 
     Blocks. Raises NotFoundError, NotSafetensorsError, and StoreError where it cannot be read.
     """
-    fs, path = _connect(url)
+    fs, path = connect_model(url)
     name = posixpath.basename(path)
     weights = _header(fs, path, name).weights
     if not weights:
         raise NotSafetensorsError(f"{shown(name)} has no tensor")
     return SafetensorsModel(dict(weights.most_common()), 1, None, f"a file has no {CONFIG}")
-
-
-def _connect(url: str) -> tuple[Any, str]:
-    try:
-        return connect(url)
-    except StoreError as error:
-        raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
 
 
 def _files(fs: Any, folder: str) -> list[str]:

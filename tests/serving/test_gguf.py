@@ -25,6 +25,7 @@ from longshore.models.model_memory import Serving
 from longshore.scheduling.serving.memory import estimate
 from tests.support.gguf_models import Model, write
 from tests.support.local_stack import free_ports
+from tests.support.served import serving
 
 _U32, _TEXT, _LIST = 4, 8, 9
 
@@ -330,6 +331,18 @@ def test_a_model_is_read_over_any_store(small: Path) -> None:
     assert replace(read, files=()) == replace(read_model(str(small)), files=())
     with pytest.raises(NotFoundError):
         read_model("memory://models/absent.gguf")
+
+
+def test_a_server_that_never_answers_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_files, "_ANSWERS_WITHIN", 0.2)
+    (tmp_path / "a.gguf").write_bytes(b"GGUF" * 100)
+    with serving(tmp_path) as served:
+        served.held_back.add("a.gguf")
+        with pytest.raises(StoreError, match=r"a\.gguf cannot be read: it did not answer in time"):
+            read_model(f"{served.url}a.gguf")
+        served.open.set()
 
 
 def test_a_server_that_does_not_answer_is_not_taken_for_one_without_the_file() -> None:
