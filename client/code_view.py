@@ -1,5 +1,6 @@
 """What a job brings along and gives back, in words."""
 
+from longshore.models.addresses import without_secrets
 from longshore.models.code import Code
 from longshore.models.job import JobSpec
 from longshore.models.text import count, listed
@@ -12,7 +13,11 @@ _MOST = 5
 
 def travels(spec: JobSpec) -> list[tuple[str, str]]:
     """Return what a job brings, reads and gives back, by names; only what it has."""
-    sources = [f"{name} from {data.source}" for name, data in spec.data.items() if data.source]
+    sources = [
+        f"{name} from {without_secrets(data.source)}"
+        for name, data in spec.data.items()
+        if data.source
+    ]
     found = {
         "code": "" if spec.code is None else code_text(spec.code),
         "environment": "" if spec.environment is None else spec.environment.text,

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from longshore.client.terminal import a_table
+from longshore.models.addresses import without_secrets
 from longshore.models.data import HeldData, python_of_name
 from longshore.models.text import ago
 from longshore.models.units import format_bytes
@@ -57,10 +58,11 @@ def part_of(held: HeldData) -> str:
 def holds_table(holds: Sequence[HeldData], now: datetime) -> Table:
     table = a_table(HEADINGS, fold=("holds", "from"))
     for each in holds:
+        source = without_secrets(each.source)
         if not each.total:  # an image, or the Python: nobody knows more than that it is there
-            table.add_row(each.name, each.tenant, each.source, "", "", "")
+            table.add_row(each.name, each.tenant, source, "", "", "")
             continue
         used = "" if each.used_at is None else ago(each.used_at, now)
         size, part = format_bytes(each.total), part_of(each)
-        table.add_row(each.name, each.tenant, each.source, size, part, used)
+        table.add_row(each.name, each.tenant, source, size, part, used)
     return table

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from longshore.client.held_data import HeldOnNodes, held_on_nodes
 from longshore.console.escaping import escape
 from longshore.console.parts import table
+from longshore.models.addresses import without_secrets
 from longshore.models.data import HeldData
 from longshore.models.text import and_more, listed
 from longshore.models.units import format_bytes
@@ -33,11 +34,12 @@ def held_html(holdings: Mapping[str, Sequence[HeldData]]) -> str:
 
 def _row(held: HeldOnNodes) -> str:
     what, source, size, nodes = _HEADS
+    where = without_secrets(held.what.source)
     whose = f" <small>of {escape(held.what.tenant)}</small>" if held.what.tenant else ""
     return (
         f'<tr><th scope="row" class="fold" data-head="{what}">'
         f'<span class="id">{escape(held.what.name)}</span>{whose}</th>'
-        f'<td class="fold" data-head="{source}">{escape(held.what.source) or "–"}</td>'
+        f'<td class="fold" data-head="{source}">{escape(where) or "–"}</td>'
         f'<td data-head="{size}">{format_bytes(held.what.total) if held.what.total else "–"}</td>'
         f'<td class="fold" data-head="{nodes}">{escape(listed(held.nodes, _NODES))}</td></tr>'
     )

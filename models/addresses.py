@@ -30,9 +30,13 @@ _HOST = re.compile(
     r"(?:\[(?P<ip6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:/@\[\]]+))(?::\d{0,5})?", re.ASCII
 )
 _PASSWORD = re.compile(r"""(?<=://)([^/?#@\s:"']*):([^/?#\s"']*)@""")
+_LONE_USER = re.compile(r"""(?:(?<=http://)|(?<=https://))[^/?#@\s:"']+(?=@)""", re.IGNORECASE)
+"""A token of GitHub stands where a user would. In ssh://git@host it is one."""
 _SECRET_PARAMETER = re.compile(
-    r"""([?&][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&#\s"']*""", re.IGNORECASE
+    r"""([?&](?:sig|[^=&\s]*(?:password|secret|token|key|signature)[^=&\s]*)=)[^&#\s"']*""",
+    re.IGNORECASE,
 )
+"""With what signs an address at a store: whoever has the address may read there."""
 
 
 def parse_address(value: object) -> object:
@@ -93,8 +97,10 @@ def url_of(address: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with the passwords of its URLs, and secrets in their query, masked."""
-    return _SECRET_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+    """Return the text with the passwords of its URLs, users of http(s) without a password, which
+    are tokens, and secrets in their query masked."""
+    named = _LONE_USER.sub("***", _PASSWORD.sub(r"\1:***@", text))
+    return _SECRET_PARAMETER.sub(r"\1***", named)
 
 
 Address = Annotated[str | None, BeforeValidator(parse_address, json_schema_input_type=str | int)]

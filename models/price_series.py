@@ -5,10 +5,11 @@ from enum import StrEnum
 from typing import Annotated, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from longshore.models.addresses import without_secrets
 from longshore.models.base import Frozen, Instant, Wire, WithoutNul
+from longshore.models.bounds import is_taken
 from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.money import MicroDollars
 from longshore.models.units import Duration
@@ -48,8 +49,8 @@ def why_no_source(source: str) -> str:
     return ""
 
 
-def _is_source(source: str) -> str:
-    if why := why_no_source(source):
+def _is_source(source: str, info: ValidationInfo) -> str:
+    if not is_taken(info) and (why := why_no_source(source)):
         raise ValueError(f"{why}, got {shown(without_secrets(source))}")
     return source
 

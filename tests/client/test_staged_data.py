@@ -1,11 +1,16 @@
 """How far the data of a job is, and what nodes hold, in commands and on pages."""
 
+import io
 import json
 
-from longshore.client.held_data import held_on_nodes
+from rich.console import Console
+
+from longshore.client.code_view import travels
+from longshore.client.held_data import held_on_nodes, holds_table
 from longshore.console.held_data import held_html
 from longshore.console.job_view import why_html
-from longshore.models.data import HeldData, StagedData, name_of_python
+from longshore.models.data import DataSet, HeldData, StagedData, name_of_python
+from longshore.models.job import JobSpec
 from longshore.models.views import Explanation
 from tests.client.conftest import Command
 from tests.support.packing import NOW
@@ -105,6 +110,20 @@ def test_the_page_of_nodes_has_each_data_set_once() -> None:
     assert "&lt;b&gt;" in html
     assert "of ada" in html
     assert held_html({"node-a": (python,)}) == held_html({}) == ""
+
+
+def test_what_signs_an_address_is_shown_nowhere() -> None:
+    source = "https://store.example/set.tar?sv=1&sig=abc%3D"
+    held = HALF.model_copy(update={"source": source})
+    job = JobSpec(
+        name="job", command="true", data={"set": DataSet.model_validate({"from": source})}
+    )
+    table = Console(width=200, record=True, file=io.StringIO())
+    table.print(holds_table([held], NOW))
+    for shows in (table.export_text(), held_html({"node-a": (held,)}), str(travels(job))):
+        assert "store.example/set.tar?sv=1" in shows.replace("&amp;", "&")
+        assert "sig=***" in shows
+        assert "abc" not in shows
 
 
 def test_how_far_it_is_in_words() -> None:

@@ -51,6 +51,7 @@ def test_a_job_file_says_it_and_it_travels():
     [
         ("https://me:secret@example.com/p.csv", "may hold no user or password"),
         ("https://example.com/p.csv?token=secret", "may hold no token or key"),
+        ("https://example.com/p.csv?sig=secret", "may hold no token or key"),
         ("ftp://example.com/p.csv", "must be a file, a URL such as"),
         ("prices.csv", "must be a file, a URL such as"),
         ("https://", "must be a file, a URL such as"),
@@ -63,6 +64,13 @@ def test_a_source_that_is_none_is_refused_without_its_secret(source: str, told: 
     (error,) = refused.value.errors()
     assert told in error["msg"]
     assert "secret" not in error["msg"]
+
+
+def test_a_source_that_an_earlier_version_took_is_read():
+    stored = {"price": {"source": "https://example.com/p.csv?sig=x"}}
+    found = PoolSpec.as_known({"name": "pool", **stored}).price
+    assert found is not None
+    assert found.source == stored["price"]["source"]
 
 
 def test_a_pool_without_a_price_is_stored_as_before():

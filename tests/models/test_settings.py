@@ -138,7 +138,11 @@ def test_what_is_no_address_is_refused(given: str):
 def test_passwords_in_urls_are_masked():
     assert without_secrets("postgresql://me:pa:ss@h:1/db?x=1") == "postgresql://me:***@h:1/db?x=1"
     assert without_secrets("s3://b/x?secret_key=abc&y=2") == "s3://b/x?secret_key=***&y=2"
-    assert without_secrets("postgresql://me@h/db") == "postgresql://me@h/db"
+    for plain in ("postgresql://me@h/db", "ssh://git@h/code", "https://h/x?design=1#a@b"):
+        assert without_secrets(plain) == plain
+    assert without_secrets("https://ghp_abc@h/x, http://t@h") == "https://***@h/x, http://***@h"
+    signed = "https://h/x?X-Amz-Signature=abc&sv=1&sig=def%3D&y=2"
+    assert without_secrets(signed) == "https://h/x?X-Amz-Signature=***&sv=1&sig=***&y=2"
 
 
 def test_secrets_do_not_leak(
