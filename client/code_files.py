@@ -29,11 +29,15 @@ _LARGEST = 10
 _LINKS = 40
 """Symbolic links that Linux follows in one path."""
 _KEY = re.compile(
-    r"\.env|\.env\..+|id_(rsa|dsa|ecdsa|ed25519)|.*\.(pem|key|p12|pfx)"
-    r"|\.netrc|\.pgpass|\.pypirc|\.npmrc|credentials\.json"
+    r"\.env|\.env\..+|id_(rsa|dsa|ecdsa|ed25519)(_sk)?|.*\.(pem|key|p12|pfx|ppk)"
+    r"|\.netrc|\.pgpass|\.pypirc|\.npmrc|\.git-credentials|(application_default_)?credentials\.json"
 )
 _NO_KEY = re.compile(r"\.env\.(example|sample|template)")
-_KEY_FOLDERS = frozenset({".aws", ".ssh", ".gnupg", ".kube"})
+_KEY_FOLDERS = frozenset({".aws", ".azure", ".gnupg", ".huggingface", ".kube", ".ssh"})
+_KEY_PATH = re.compile(
+    r"(?:^|/)\.(?:config/gcloud/|docker/config\.json$|cache/huggingface/(?:stored_)?tokens?$)"
+)
+"""In folders that also hold what is no key."""
 
 
 class FoundFile(NamedTuple):
@@ -212,8 +216,9 @@ def _above(paths: Iterable[str]) -> set[str]:
 
 
 def _is_key(path: str) -> bool:
+    path = path.lower()  # file systems of other machines take ID_RSA for the same
     *folders, name = path.split("/")
-    if not _KEY_FOLDERS.isdisjoint(folders):
+    if not _KEY_FOLDERS.isdisjoint(folders) or _KEY_PATH.search(path):
         return True
     return _KEY.fullmatch(name) is not None and _NO_KEY.fullmatch(name) is None
 

@@ -332,6 +332,19 @@ def test_keys_that_are_named_come_along(folder: Path) -> None:
     ]  # fmt: skip
 
 
+def test_keys_are_known_by_their_names_and_folders(folder: Path) -> None:
+    keys = {
+        ".azure/msal_token_cache.json", ".cache/huggingface/token", ".config/gcloud/a/legacy.db",
+        ".docker/config.json", ".git-credentials", ".huggingface/token", "ID_RSA", "a/.Env",
+        "application_default_credentials.json", "id_dsa", "id_ecdsa_sk", "id_ed25519_sk",
+        "server.PEM", "sub/.docker/config.json",
+    }  # fmt: skip
+    fill(
+        folder, *keys, ".docker/Dockerfile", ".config/app.toml", "id_rsa.pub", "docker/config.json"
+    )
+    assert {each.split()[0] for each in refused(folder)} == keys
+
+
 def test_what_is_no_pattern_is_told_with_the_rest(folder: Path) -> None:
     fill(folder, "a.pem", "b")
     with pytest.raises(SpecError) as caught:
