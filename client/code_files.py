@@ -8,6 +8,7 @@ what is left out. `.git` never comes along, and keys only where they are named.
 # A Path would write the target of a link anew, and costs time for each file.
 # ruff: noqa: PTH114, PTH115
 
+import errno
 import os
 import re
 import stat
@@ -128,8 +129,10 @@ def _checked(folder: Path) -> Path:
         root = folder.resolve(strict=True)
     except (FileNotFoundError, NotADirectoryError):
         wrong = "there is no such folder"
-    except (OSError, RuntimeError) as error:
-        wrong = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    except RuntimeError:  # from Python 3.13 on an OSError
+        wrong = f"cannot be read: {os.strerror(errno.ELOOP)}"
+    except OSError as error:
+        wrong = f"cannot be read: {error.strerror}"
     else:
         own = "put the code into a folder of its own"
         if not root.is_dir():

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from longshore.client.code_options import absolute_path
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import SpecError
 from longshore.models.text import listed
@@ -77,8 +78,8 @@ def diff_to_commit(folder: Path, taken: Collection[str]) -> bytes:
 
 def _source(repository: str) -> str:
     """Return what Git is given: a URL as it is, a path as an absolute one."""
-    path = Path(repository).expanduser()
-    return str(path.resolve()) if path.is_dir() else repository
+    path = absolute_path(repository)
+    return str(path) if path.is_dir() else repository
 
 
 def _fetched(source: str, ref: str | None, clone: Path) -> str:

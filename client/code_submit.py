@@ -17,7 +17,7 @@ from longshore.activities.node.preparing import NotReadyError
 from longshore.client.code_cache import CodeCache
 from longshore.client.code_files import FoundFile, FoundFiles, find_files
 from longshore.client.code_git import DIFF_PATH, checked_out, diff_to_commit
-from longshore.client.code_options import Spec, Submitted
+from longshore.client.code_options import Spec, Submitted, absolute_path
 from longshore.client.code_upload import Told, Uploaded, UploadTo, upload
 from longshore.client.current_python import bring, current_python
 from longshore.client.lock_check import pythons_of, why_unfit
@@ -83,7 +83,7 @@ class CodeStorer:
 
     def _found(self, folder: Path) -> FoundFiles:
         limit = round(self._settings.upload_limit * 1e9)
-        return find_files(folder.expanduser().resolve(), include=self._include, limit=limit)
+        return find_files(absolute_path(folder), include=self._include, limit=limit)
 
     async def of_job(self, spec: Spec, tenant: str | None = None) -> Spec:
         """Return a job with the snapshot of its code.
@@ -132,7 +132,7 @@ class CodeStorer:
     async def _upload(
         self, spec: JobSpec, given: Path, tenant: str, commit: str | None = None
     ) -> "_Stored":
-        folder = await asyncio.to_thread(lambda: given.expanduser().resolve())
+        folder = await asyncio.to_thread(absolute_path, given)
         store = ArtifactStore(self._settings.resolve_artifact_store())
         with contextlib.ExitStack() as stack:
             brought = None
