@@ -93,7 +93,7 @@ def _find_files(folder: Path, include: Sequence[str], limit: int | None) -> Foun
     unread = [f"include {shown(each)}: is no pattern" for each in include if not is_pattern(each)]
     own = (root / OWN_FILE).is_file()
     walked = walk(root, include)
-    tree = ask_git(root)
+    tree = ask_git(root, decides=not own)
     if tree is not None and not own:
         as_git_says(root, walked, tree)
     taken = walked.files.keys() | walked.links

@@ -154,7 +154,25 @@ def test_submodules_and_repositories_within(folder: Path, tmp_path: Path) -> Non
     assert not [each for each in names(find_files(folder)) if each.startswith("mod/")]
 
 
-def test_a_repository_that_git_does_not_open_is_walked(
+def test_a_repository_that_git_does_not_open_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk would leave behind what is tracked though it is ignored."""
+    fill(folder, "train.py", "m.pt")
+    committed(folder)
+    put(folder, ".gitignore", "*.pt\n")
+    assert names(find_files(folder)) == [".gitignore", "m.pt", "train.py"]
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    (told,) = refused(folder)
+    assert told.startswith("is in a Git repository of another user, which Git does not open. If ")
+    assert f"git config --global --add safe.directory {folder}. Or say in a file" in told
+    put(folder, ".longshoreignore", "")
+    found = find_files(folder)
+    assert names(found) == [".gitignore", ".longshoreignore", "m.pt", "train.py"]
+    assert found.commit is None
+
+
+def test_a_repository_is_walked_by_all_of_its_rules(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(
@@ -165,7 +183,7 @@ def test_a_repository_that_git_does_not_open_is_walked(
     put(folder, ".git/info/exclude", "/b.tmp\n")
     put(folder, "../config/git/ignore", "*.dat\n")
     git(folder / "sub" / "own", "init", "-q")
-    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("PATH", str(folder))  # no Git
     found = find_files(folder)
     assert (found.commit, found.changed) == (None, False)
     assert names(found) == [
