@@ -6,7 +6,7 @@ what is left out. `.git` never comes along, and keys only where they are named.
 """
 
 # A Path would write the target of a link anew, and costs time for each file.
-# ruff: noqa: PTH114, PTH115
+# ruff: noqa: PTH115
 
 import errno
 import os
@@ -115,8 +115,9 @@ def _find_files(folder: Path, include: Sequence[str], limit: int | None) -> Foun
             for path, found in sorted(walked.files.items())
         ),
         links=tuple(
-            SnapshotLink(path=path, target=os.readlink(f"{root}/{path}"))
+            SnapshotLink(path=path, target=target)
             for path in sorted(walked.links)
+            if (target := _target(f"{root}/{path}")) is not None
         ),
         folders=tuple(sorted(empty)),
         commit=tree and tree.commit,
@@ -257,9 +258,9 @@ def _leads_out(root: Path, link: str) -> str | None:
         elif part not in ("", "."):
             at.append(part)
             step = "/".join(at)
-            if not os.path.islink(f"{root}/{step}"):
+            to = _target(f"{root}/{step}")
+            if to is None:
                 continue
-            to = os.readlink(f"{root}/{step}")
             target = target or to
             followed += 1
             if followed > _LINKS:
@@ -274,3 +275,11 @@ def _leads_out(root: Path, link: str) -> str | None:
             at.pop()
             ahead += to.split("/")[::-1]
     return None
+
+
+def _target(path: str) -> str | None:
+    """Return what a link says; None where there is none, or none any more."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None

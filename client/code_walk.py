@@ -55,7 +55,7 @@ class Walked:
     folders: set[str] = field(default_factory=set)
     """All that are not ignored."""
     unreadable: set[str] = field(default_factory=set)
-    """Folders that cannot be listed."""
+    """Folders that cannot be listed, and files that cannot be looked at."""
     included: set[str] = field(default_factory=set)
     """Of all these what `include` names."""
 
@@ -162,6 +162,8 @@ class _Walker:
                 self.found.files[short] = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 return None  # removed meanwhile
+            except OSError:  # as with a path that is too long
+                self.found.unreadable.add(short)
         else:
             self.found.others.add(short)
         return None

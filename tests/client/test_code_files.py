@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from longshore.client import code_files
 from longshore.client.code_files import FoundFiles, find_files
+from longshore.client.code_walk import Walked, walk
 from longshore.models.errors import SpecError
 from longshore.models.snapshot import SnapshotLink
 
@@ -392,6 +394,31 @@ def test_what_cannot_be_read_is_refused() -> None:
             (folder / "shut").chmod(0o755)
         assert told == ["closed.py cannot be read", "shut cannot be read"]
         assert shut == ["cannot be read"]
+
+
+def test_a_path_that_is_too_long_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for _ in range(18):
+        Path("d" * 220).mkdir()
+        os.chdir("d" * 220)
+    Path("f" * 220).touch()
+    (told,) = refused(folder)
+    assert told.endswith("f cannot be read")
+
+
+def test_a_link_that_goes_meanwhile_stays_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(folder, "train.py")
+    (folder / "link").symlink_to("train.py")
+
+    def walked(root: Path, include: object) -> Walked:
+        found = walk(root)
+        (root / "link").unlink()
+        return found
+
+    monkeypatch.setattr(code_files, "walk", walked)
+    assert find_files(folder).links == ()
 
 
 def test_more_than_the_limit_names_the_largest(folder: Path) -> None:
