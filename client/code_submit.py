@@ -29,6 +29,7 @@ from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
 from longshore.models.settings import Settings
 from longshore.models.visible import brief
+from longshore.scheduling.code_paths import mistake_of
 
 
 @dataclass(frozen=True)
@@ -150,6 +151,9 @@ class CodeStorer:
             files = stack.enter_context(_with_diff(folder, found))
             if brought is not None:
                 files = _with_files(files, brought.files)
+            if why := await asyncio.to_thread(mistake_of, files):  # by itself the folder has none
+                own = f"Longshore puts files of its own into {PurePosixPath(DIFF_PATH).parent}"
+                raise SpecError(str(folder), (f"{folder}: {why}; {own}: rename what is there",))
             to = UploadTo(self._database(), store, tenant, cache)
             uploaded = await upload(folder, files, to, self._told, anew=self._anew)
             asked, texts = spec.environment, dict[str, str]()

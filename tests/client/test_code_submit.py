@@ -485,3 +485,17 @@ async def test_a_folder_that_no_path_leads_to_is_refused(
         refused = await longshore(*given)
         assert refused.code == 65, refused.err
         assert why in " ".join(refused.err.split())
+
+
+async def test_a_file_in_the_place_of_the_folder_of_longshore_is_refused(
+    longshore: Command, settings: Settings, pool: str, folder: Path
+) -> None:
+    commit(folder, {".longshore": "mine"})
+    (folder / "train.py").write_text("changed")
+    before = stored(settings)
+    refused = await longshore("submit", "--pool", pool, "--upload", ".", "--", "ls")
+    assert refused.code == 65
+    said = " ".join(refused.err.split())
+    assert ".longshore/diff.patch lies below .longshore, which is no folder" in said
+    assert "Longshore puts files of its own into .longshore: rename what is there" in said
+    assert stored(settings) == before
