@@ -29,6 +29,7 @@ _NAMED = 20
 _LARGEST = 10
 _LINKS = 40
 """Symbolic links that Linux follows in one path."""
+_UNREAD = "cannot be read: ignore it, or change its mode"
 _KEY = re.compile(
     r"\.env|\.env\..+|id_(rsa|dsa|ecdsa|ed25519)(_sk)?|.*\.(pem|key|p12|pfx|ppk)"
     r"|\.netrc|\.pgpass|\.pypirc|\.npmrc|\.git-credentials|(application_default_)?credentials\.json"
@@ -143,7 +144,7 @@ def _checked(folder: Path) -> Path:
         elif root == Path(os.path.expanduser("~")).resolve():  # noqa: PTH111 (without a home: "~")
             wrong = f"is the home folder: {own}"
         elif not _may(root, os.R_OK | os.X_OK):
-            wrong = "cannot be read"
+            wrong = "cannot be read: change its mode"
         else:
             return root
     raise SpecError(str(folder), (f"{folder}: {wrong}",))
@@ -152,7 +153,7 @@ def _checked(folder: Path) -> Path:
 def _wrong(root: Path, walked: Walked, empty: set[str]) -> Iterable[str]:
     """Yield a line for each thing that cannot come along."""
     whats = dict.fromkeys(walked.others, "is a socket, a FIFO or a device")
-    whats |= dict.fromkeys(walked.unreadable, "cannot be read")
+    whats |= dict.fromkeys(walked.unreadable, _UNREAD)
     for path in walked.links:
         why = _leads_out(root, path)
         if why is not None:
@@ -160,7 +161,7 @@ def _wrong(root: Path, walked: Walked, empty: set[str]) -> Iterable[str]:
     for path, found in walked.files.items():
         # Who it is has to be asked only where not everybody may read it.
         if found.st_mode & 0o444 != 0o444 and not _may(f"{root}/{path}", os.R_OK):
-            whats[path] = "cannot be read"
+            whats[path] = _UNREAD
         elif path not in walked.included and _is_key(path):
             whats[path] = "looks like a key: ignore it, or name it with --include"
     for path in {*walked.files, *walked.links, *empty}:

@@ -114,7 +114,8 @@ class _Walker:
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError:
-                self.found.unreadable.add(at[self._cut : -1] or ".")
+                if included or not ignored:  # else it was to stay behind
+                    self.found.unreadable.add(at[self._cut : -1] or ".")
                 continue
             if not ignored:
                 rules = self._rules_here(at, path, entries, rules)

@@ -5,6 +5,8 @@ import socket
 import subprocess
 import tempfile
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -376,24 +378,36 @@ def test_what_is_no_pattern_is_told_with_the_rest(folder: Path) -> None:
     )
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    rights = os.geteuid()
+    if rights == 0:
+        os.seteuid(65534)  # root may read all
+    try:
+        yield
+    finally:
+        os.seteuid(rights)
+
+
+def test_what_cannot_be_read_is_refused_unless_it_is_ignored() -> None:
+    unread = "cannot be read: ignore it, or change its mode"
     with tempfile.TemporaryDirectory(dir="/tmp") as name:  # that of pytest is closed to others
         folder = Path(name)
         folder.chmod(0o755)
         fill(folder, "closed.py", "shut/a.py", "open.py")
         (folder / "closed.py").chmod(0o000)
         (folder / "shut").chmod(0o000)
-        rights = os.geteuid()
-        if rights == 0:
-            os.seteuid(65534)  # root may read all
         try:
-            told = refused(folder)
-            shut = refused(folder / "shut")
+            with as_nobody():
+                assert refused(folder) == [f"closed.py {unread}", f"shut {unread}"]
+                assert refused(folder / "shut") == ["cannot be read: change its mode"]
+            put(folder, ".gitignore", "shut\nclosed.py\n")
+            with as_nobody():
+                for include in ([], ["a.py"]):
+                    assert names(find_files(folder, include=include)) == [".gitignore", "open.py"]
+                assert refused(folder, include=["shut"]) == [f"shut {unread}"]
         finally:
-            os.seteuid(rights)
             (folder / "shut").chmod(0o755)
-        assert told == ["closed.py cannot be read", "shut cannot be read"]
-        assert shut == ["cannot be read"]
 
 
 def test_a_path_that_is_too_long_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +417,7 @@ def test_a_path_that_is_too_long_is_refused(folder: Path, monkeypatch: pytest.Mo
         os.chdir("d" * 220)
     Path("f" * 220).touch()
     (told,) = refused(folder)
-    assert told.endswith("f cannot be read")
+    assert told.endswith("f cannot be read: ignore it, or change its mode")
 
 
 def test_a_link_that_goes_meanwhile_stays_behind(
