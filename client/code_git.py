@@ -29,6 +29,8 @@ _WITH_LFS = (
 """Else it fetches files and leaves their pointers, where nobody ran `git lfs install`."""
 _NAME = "printf '%s\\0' \"$displaypath\""
 _SHA = re.compile(r"[0-9a-f]{7,64}")
+_FROM_HEAD = re.compile(r"(?:HEAD|@)((?:[~^].*)?)")
+"""That of the repository: the clone has one of its own, which leads elsewhere."""
 _CUT = b"\n(cut: the diff is longer than 1 MB; the files themselves are whole)\n"
 
 
@@ -89,18 +91,21 @@ def _fetched(source: str, ref: str | None, clone: Path) -> str:
         _git("init", "--quiet", "--bare", clone)
         _git("-C", clone, "remote", "add", "--mirror=fetch", "origin", source)
     _git("-C", clone, "fetch", "--quiet", "--prune", "--force", "origin", said_of=source)
-    if ref is None:
+    ref = ref or "HEAD"
+    wanted, sha = (f"refs/tags/{ref}", f"refs/heads/{ref}", ref), ref
+    if from_head := _FROM_HEAD.fullmatch(ref):
         heads = _git("-C", clone, "ls-remote", "origin", "HEAD", said_of=source).split()
         if not heads:
             raise SpecError("code", (f"git: {_said(source)} has no commit",))
-        return heads[0]
-    for named in (f"refs/tags/{ref}", f"refs/heads/{ref}", ref):
+        sha = heads[0]
+        wanted = (sha + from_head[1],)
+    for named in wanted:
         if commit := _commit(clone, named):
             return commit
-    if _SHA.fullmatch(ref):  # one that no branch has any more; many servers give it all the same
+    if _SHA.fullmatch(sha):  # one that no branch has any more; many servers give it all the same
         with contextlib.suppress(SpecError):
-            _git("-C", clone, "fetch", "--quiet", "origin", ref, said_of=source)
-        if commit := _commit(clone, ref):
+            _git("-C", clone, "fetch", "--quiet", "origin", sha, said_of=source)
+        if commit := _commit(clone, wanted[-1]):
             return commit
     known = _git("-C", clone, "for-each-ref", "--format=%(refname:short)", "--sort=-creatordate",
                  "--count=5", "refs/heads", "refs/tags").split()  # fmt: skip

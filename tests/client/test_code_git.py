@@ -70,6 +70,23 @@ def test_branches_and_tags_are_resolved_to_their_commit(
     assert found == git(repository, "rev-parse", f"{ref or 'main'}^{{commit}}")
 
 
+def test_head_is_that_of_the_repository(repository: Path, tmp_path: Path) -> None:
+    """The clone has one too: of `master`, or whatever a new repository begins with here."""
+    begins = Path(tmp_path / "begins")
+    begins.mkdir()
+    git(begins, "init", "-q")
+    git(repository, "branch", git(begins, "symbolic-ref", "--short", "HEAD"), "side")
+    git(repository, "checkout", "-q", "-b", "develop", "main")
+    commit(repository, {"train.py": "four"})
+    for ref, train in (("HEAD", "four"), ("@", "four"), ("HEAD~1", "three"), ("@^^", "one")):
+        assert code_at(repository, ref, tmp_path)[0]["train.py"] == train
+    git(repository, "checkout", "-q", "--detach")
+    commit(repository, {"train.py": "five"})
+    assert code_at(repository, None, tmp_path)[0]["train.py"] == "five"
+    with pytest.raises(SpecError, match="has no branch, tag or commit 'HEAD~9'; it has"):
+        code_at(repository, "HEAD~9", tmp_path)
+
+
 def test_a_commit_is_found_by_its_id_and_by_the_beginning_of_it(
     repository: Path, tmp_path: Path
 ) -> None:
