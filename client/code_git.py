@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
+import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -21,6 +21,8 @@ MOST_DIFF = 1_000_000
 """Bytes of a diff that are kept."""
 DIFF_PATH = ".longshore/diff.patch"
 """Where a snapshot has what its folder had changed of the commit."""
+_KEPT_FOR = 30 * 86400.0
+"""Seconds that a clone is kept after its last use."""
 _OF_LFS = ":(attr:filter=lfs)"
 _WITH_LFS = (
     "-c", "filter.lfs.clean=git-lfs clean -- %f", "-c", "filter.lfs.smudge=git-lfs smudge -- %f",
@@ -46,18 +48,22 @@ def checked_out(repository: str, ref: str | None, cache: Path) -> Iterator[tuple
     source = _source(repository)
     clone = cache / hashlib.sha256(source.encode()).hexdigest()[:20]
     clone.parent.mkdir(parents=True, exist_ok=True)
+    tree = clone.with_suffix(".tree")
     with clone.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of two submits one fetches, and the other finds it
-        commit = _fetched(source, ref, clone)
-        with tempfile.TemporaryDirectory(dir=cache, prefix="tree-") as folder:
-            tree = Path(folder, "code")
-            try:
-                _git("-C", clone, "worktree", "add", "--quiet", "--detach", tree, commit)
-                _complete(source, tree)
-                yield tree, commit
-            finally:
-                shutil.rmtree(tree, ignore_errors=True)
-                _git("-C", clone, "worktree", "prune")
+        os.utime(lock.fileno())
+        _sweep(cache)
+        shutil.rmtree(tree, ignore_errors=True)  # of a submit that was killed
+        _update(source, clone)
+        commit = _commit_of(source, ref, clone)
+        _git("-C", clone, "worktree", "prune")
+        try:
+            _git("-C", clone, "worktree", "add", "--quiet", "--detach", tree, commit)
+            _complete(source, tree)
+            yield tree, commit
+        finally:
+            shutil.rmtree(tree, ignore_errors=True)
+            _git("-C", clone, "worktree", "prune")
 
 
 _MOST_CHANGED = 1000
@@ -84,13 +90,41 @@ def _source(repository: str) -> str:
     return str(path) if path.is_dir() else repository
 
 
-def _fetched(source: str, ref: str | None, clone: Path) -> str:
-    """Bring a clone up to date; return the commit."""
-    if not (clone / "HEAD").exists():
+def _sweep(cache: Path) -> None:
+    """Remove clones that nobody has used for long, with what a submit that was killed left."""
+    before = time.time() - _KEPT_FOR
+    for lock in cache.glob("*.lock"):
+        with contextlib.suppress(OSError), lock.open("r") as held:
+            if lock.stat().st_mtime < before:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for suffix in ("", ".tree", ".new"):  # not the lock: another may wait for it
+                    shutil.rmtree(lock.with_suffix(suffix), ignore_errors=True)
+    for tree in cache.glob("tree-*"):  # so an earlier version called them
+        with contextlib.suppress(OSError):
+            if tree.stat().st_mtime < before:
+                shutil.rmtree(tree, ignore_errors=True)
+
+
+def _update(source: str, clone: Path) -> None:
+    """Bring a clone up to date. One that cannot be, as a Git that was killed left it, is made
+    anew, and aside, so that none is there in part."""
+    fetch = ("fetch", "--quiet", "--prune", "--force", "origin")
+    if clone.exists() and _run("-C", clone, *fetch).returncode == 0:
+        return
+    new = clone.with_suffix(".new")
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        _git("init", "--quiet", "--bare", new)
+        _git("-C", new, "remote", "add", "--mirror=fetch", "origin", source)
+        _git("-C", new, *fetch, said_of=source)
         shutil.rmtree(clone, ignore_errors=True)
-        _git("init", "--quiet", "--bare", clone)
-        _git("-C", clone, "remote", "add", "--mirror=fetch", "origin", source)
-    _git("-C", clone, "fetch", "--quiet", "--prune", "--force", "origin", said_of=source)
+        new.rename(clone)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _commit_of(source: str, ref: str | None, clone: Path) -> str:
+    """Return the commit that a ref names."""
     ref = ref or "HEAD"
     wanted, sha = (f"refs/tags/{ref}", f"refs/heads/{ref}", ref), ref
     if from_head := _FROM_HEAD.fullmatch(ref):

@@ -107,6 +107,57 @@ def test_a_branch_that_moved_is_fetched_again(repository: Path, tmp_path: Path) 
     assert code_at(repository, "side", tmp_path)[0]["train.py"] == "rewritten"
 
 
+def clones(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock"]
+
+
+@pytest.mark.parametrize("left", ["begun", "locked", "checked out"])
+def test_what_a_killed_submit_left_is_in_nobodys_way(
+    repository: Path, tmp_path: Path, left: str
+) -> None:
+    code_at(repository, "main", tmp_path)
+    (clone,) = clones(tmp_path)
+    if left == "begun":
+        git(clone, "remote", "remove", "origin")
+    elif left == "locked":
+        (clone / "refs" / "heads" / "main.lock").touch()
+    else:
+        git(clone, "worktree", "add", "-qf", "--detach", str(clone.with_suffix(".tree")), "v1")
+    commit(repository, {"train.py": "four"})
+    assert code_at(repository, "main", tmp_path)[0] == {"train.py": "four"}
+    assert clones(tmp_path) == [clone]
+
+
+def test_a_clone_outlives_a_repository_that_cannot_be_read_for_a_while(
+    repository: Path, tmp_path: Path
+) -> None:
+    code_at(repository, "main", tmp_path)
+    (clone,) = clones(tmp_path)
+    made = clone.stat().st_ino
+    repository.rename(tmp_path / "away")
+    with pytest.raises(SpecError, match="cannot be read"):
+        code_at(repository, "main", tmp_path)
+    (tmp_path / "away").rename(repository)
+    code_at(repository, "main", tmp_path)
+    assert [path.stat().st_ino for path in clones(tmp_path)] == [made]
+
+
+def test_a_clone_that_nobody_uses_goes(repository: Path, tmp_path: Path) -> None:
+    code_at(repository, "main", tmp_path)
+    (lock,) = (tmp_path / "cache").glob("*.lock")
+    other = tmp_path / "other"
+    commit(other, {"train.py": "other"})
+    code_at(other, "main", tmp_path)
+    assert len(clones(tmp_path)) == 2
+    (tmp_path / "cache" / "tree-of-before").mkdir()
+    for old in (lock, tmp_path / "cache" / "tree-of-before"):
+        os.utime(old, (0, 0))
+    code_at(other, "main", tmp_path)
+    (kept,) = clones(tmp_path)
+    assert kept.name != lock.stem
+    assert code_at(repository, "main", tmp_path)[0] == {"train.py": "three"}
+
+
 def test_an_unknown_ref_is_refused_with_those_that_there_are(
     repository: Path, tmp_path: Path
 ) -> None:
