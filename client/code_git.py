@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from longshore.client.code_options import absolute_path
+from longshore.client.code_tree import RUN_NOTHING
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import SpecError
 from longshore.models.text import listed
@@ -73,7 +74,8 @@ _MOST_CHANGED = 1000
 def diff_to_commit(folder: Path, taken: Collection[str]) -> bytes:
     """Return what the tracked files of a folder that are `taken` along have changed since its
     commit, cut at 1 MB: what is left out, as a key, is in no diff either."""
-    diff = ("-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--relative")
+    diff = (*RUN_NOTHING, "-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color",
+            "--relative", "--ignore-submodules=dirty")  # fmt: skip
     names = _run(*diff, "--name-only", "-z", "HEAD", "--", ".").stdout.split(b"\0")
     wanted = [name for name in (os.fsdecode(each) for each in names) if name in taken]
     if not wanted:

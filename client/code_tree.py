@@ -20,6 +20,8 @@ _OF_ANOTHER = (
     "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
 )  # fmt: skip
 
+RUN_NOTHING = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+"""Options with which Git runs no program that a repository names. They do not reach submodules."""
 _TRUST = re.compile(rb"git config --global --add safe\.directory .+")
 """What Git says to do about a repository of another user."""
 
@@ -143,11 +145,10 @@ def _add_repository(root: Path, path: str, tree: Tree, *, submodule: bool, decid
 
 def _git(folder: Path, *asked: str) -> subprocess.CompletedProcess[bytes] | None:
     """Run Git so that nothing which the repository names is run, and nothing in it is written."""
-    settings = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
     env = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}
     try:
         return subprocess.run(
-            ["git", *settings, "-C", str(folder), *asked],
+            ["git", *RUN_NOTHING, "-C", str(folder), *asked],
             env=env | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -265,3 +265,20 @@ def test_the_diff_is_that_of_the_folder_and_cut_where_it_is_long(
     assert b"+b" not in diff_to_commit(repository, {"train.py"}), "it was left out"
     assert diff_to_commit(repository, ()) == b""
     assert cut.endswith(b"the files themselves are whole)\n")
+
+
+def test_the_diff_runs_nothing_that_a_repository_names(repository: Path, tmp_path: Path) -> None:
+    commit(tmp_path / "library", {"lib.py": "library"})
+    git(repository, "submodule", "add", "-q", str(tmp_path / "library"), "vendor")
+    commit(repository, {})
+    monitor = tmp_path / "monitor"
+    monitor.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    monitor.chmod(0o755)
+    for folder in (repository, repository / "vendor"):
+        git(folder, "config", "core.fsmonitor", str(monitor))
+    (repository / "train.py").write_text("changed")
+    (repository / "vendor" / "lib.py").write_text("changed")
+    diff = diff_to_commit(repository, {"train.py", "vendor/lib.py"})
+    assert b"+changed" in diff
+    assert b"vendor" not in diff
+    assert not (tmp_path / "ran").exists()
