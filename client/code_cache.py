@@ -19,18 +19,20 @@ _AT_ONCE = 500
 
 
 class CodeCache:
-    """A file of SQLite in the state folder. Not safe to use from several threads at once."""
+    """A file of SQLite in the state folder; where that cannot be written, it is forgotten at the
+    end. Not safe to use from several threads at once."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = _opened(path)
             damage = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if damage != "ok":
                 self._connection.close()
                 raise sqlite3.DatabaseError(damage)
-        except sqlite3.OperationalError:
-            raise  # another uses it, or the disk is full: it is whole
+        except (OSError, sqlite3.OperationalError):
+            # Of somebody else, on a full disk, or in use by another for long: it is whole.
+            self._connection = _opened(":memory:")
         except sqlite3.DatabaseError:  # of another version, or damaged: it is a cache
             path.unlink(missing_ok=True)
             self._connection = _opened(path)
@@ -44,7 +46,7 @@ class CodeCache:
     def contents(self, folder: Path) -> dict[str, tuple[str, str]]:
         """Return the files of a folder by path: how each looked (`look_of`), and its SHA-256."""
         rows = self._connection.execute(
-            "SELECT path, look, sha256 FROM files WHERE folder = ?", (str(folder),)
+            "SELECT path, look, sha256 FROM files WHERE folder = ?", (_named(folder),)
         )
         return {path: (look, sha256) for path, look, sha256 in rows}
 
@@ -55,11 +57,11 @@ class CodeCache:
         with self._connection as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?)",
-                ((str(folder), *each) for each in found),
+                ((_named(folder), *each) for each in found),
             )
             connection.executemany(
                 "DELETE FROM files WHERE folder = ? AND path = ?",
-                ((str(folder), path) for path in gone),
+                ((_named(folder), path) for path in gone),
             )
 
     def parts(self, of: str, contents: Sequence[str]) -> dict[str, dict[int, Part]]:
@@ -116,7 +118,12 @@ def is_settled(stat: os.stat_result) -> bool:
     return max(stat.st_mtime_ns, stat.st_ctime_ns) < time.time_ns() - TICK
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _named(folder: Path) -> str:
+    """Return the path of a folder, whose own name need not be UTF-8, as text of a database."""
+    return str(folder).encode(errors="backslashreplace").decode()
+
+
+def _opened(path: Path | str) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=30.0, check_same_thread=False)
     try:
         with contextlib.suppress(sqlite3.OperationalError):  # where a file system cannot do it

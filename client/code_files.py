@@ -6,8 +6,9 @@ what is left out. `.git` never comes along, and keys only where they are named.
 """
 
 # A Path would write the target of a link anew, and costs time for each file.
-# ruff: noqa: PTH114, PTH115
+# ruff: noqa: PTH115
 
+import errno
 import os
 import re
 import stat
@@ -28,12 +29,17 @@ _NAMED = 20
 _LARGEST = 10
 _LINKS = 40
 """Symbolic links that Linux follows in one path."""
+_UNREAD = "cannot be read: ignore it, or change its mode"
 _KEY = re.compile(
-    r"\.env|\.env\..+|id_(rsa|dsa|ecdsa|ed25519)|.*\.(pem|key|p12|pfx)"
-    r"|\.netrc|\.pgpass|\.pypirc|\.npmrc|credentials\.json"
+    r"\.env|\.env\..+|id_(rsa|dsa|ecdsa|ed25519)(_sk)?|.*\.(pem|key|p12|pfx|ppk)"
+    r"|\.netrc|\.pgpass|\.pypirc|\.npmrc|\.git-credentials|(application_default_)?credentials\.json"
 )
 _NO_KEY = re.compile(r"\.env\.(example|sample|template)")
-_KEY_FOLDERS = frozenset({".aws", ".ssh", ".gnupg", ".kube"})
+_KEY_FOLDERS = frozenset({".aws", ".azure", ".gnupg", ".huggingface", ".kube", ".ssh"})
+_KEY_PATH = re.compile(
+    r"(?:^|/)\.(?:config/gcloud/|docker/config\.json$|cache/huggingface/(?:stored_)?tokens?$)"
+)
+"""In folders that also hold what is no key."""
 
 
 class FoundFile(NamedTuple):
@@ -88,7 +94,7 @@ def _find_files(folder: Path, include: Sequence[str], limit: int | None) -> Foun
     unread = [f"include {shown(each)}: is no pattern" for each in include if not is_pattern(each)]
     own = (root / OWN_FILE).is_file()
     walked = walk(root, include)
-    tree = ask_git(root)
+    tree = ask_git(root, decides=not own)
     if tree is not None and not own:
         as_git_says(root, walked, tree)
     taken = walked.files.keys() | walked.links
@@ -110,8 +116,9 @@ def _find_files(folder: Path, include: Sequence[str], limit: int | None) -> Foun
             for path, found in sorted(walked.files.items())
         ),
         links=tuple(
-            SnapshotLink(path=path, target=os.readlink(f"{root}/{path}"))
+            SnapshotLink(path=path, target=target)
             for path in sorted(walked.links)
+            if (target := _target(f"{root}/{path}")) is not None
         ),
         folders=tuple(sorted(empty)),
         commit=tree and tree.commit,
@@ -124,8 +131,10 @@ def _checked(folder: Path) -> Path:
         root = folder.resolve(strict=True)
     except (FileNotFoundError, NotADirectoryError):
         wrong = "there is no such folder"
-    except (OSError, RuntimeError) as error:
-        wrong = f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    except RuntimeError:  # from Python 3.13 on an OSError
+        wrong = f"cannot be read: {os.strerror(errno.ELOOP)}"
+    except OSError as error:
+        wrong = f"cannot be read: {error.strerror}"
     else:
         own = "put the code into a folder of its own"
         if not root.is_dir():
@@ -135,7 +144,7 @@ def _checked(folder: Path) -> Path:
         elif root == Path(os.path.expanduser("~")).resolve():  # noqa: PTH111 (without a home: "~")
             wrong = f"is the home folder: {own}"
         elif not _may(root, os.R_OK | os.X_OK):
-            wrong = "cannot be read"
+            wrong = "cannot be read: change its mode"
         else:
             return root
     raise SpecError(str(folder), (f"{folder}: {wrong}",))
@@ -144,7 +153,7 @@ def _checked(folder: Path) -> Path:
 def _wrong(root: Path, walked: Walked, empty: set[str]) -> Iterable[str]:
     """Yield a line for each thing that cannot come along."""
     whats = dict.fromkeys(walked.others, "is a socket, a FIFO or a device")
-    whats |= dict.fromkeys(walked.unreadable, "cannot be read")
+    whats |= dict.fromkeys(walked.unreadable, _UNREAD)
     for path in walked.links:
         why = _leads_out(root, path)
         if why is not None:
@@ -152,7 +161,7 @@ def _wrong(root: Path, walked: Walked, empty: set[str]) -> Iterable[str]:
     for path, found in walked.files.items():
         # Who it is has to be asked only where not everybody may read it.
         if found.st_mode & 0o444 != 0o444 and not _may(f"{root}/{path}", os.R_OK):
-            whats[path] = "cannot be read"
+            whats[path] = _UNREAD
         elif path not in walked.included and _is_key(path):
             whats[path] = "looks like a key: ignore it, or name it with --include"
     for path in {*walked.files, *walked.links, *empty}:
@@ -212,8 +221,9 @@ def _above(paths: Iterable[str]) -> set[str]:
 
 
 def _is_key(path: str) -> bool:
+    path = path.lower()  # file systems of other machines take ID_RSA for the same
     *folders, name = path.split("/")
-    if not _KEY_FOLDERS.isdisjoint(folders):
+    if not _KEY_FOLDERS.isdisjoint(folders) or _KEY_PATH.search(path):
         return True
     return _KEY.fullmatch(name) is not None and _NO_KEY.fullmatch(name) is None
 
@@ -249,9 +259,9 @@ def _leads_out(root: Path, link: str) -> str | None:
         elif part not in ("", "."):
             at.append(part)
             step = "/".join(at)
-            if not os.path.islink(f"{root}/{step}"):
+            to = _target(f"{root}/{step}")
+            if to is None:
                 continue
-            to = os.readlink(f"{root}/{step}")
             target = target or to
             followed += 1
             if followed > _LINKS:
@@ -266,3 +276,11 @@ def _leads_out(root: Path, link: str) -> str | None:
             at.pop()
             ahead += to.split("/")[::-1]
     return None
+
+
+def _target(path: str) -> str | None:
+    """Return what a link says; None where there is none, or none any more."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None

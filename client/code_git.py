@@ -7,10 +7,12 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
+import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from longshore.client.code_options import absolute_path
+from longshore.client.code_tree import RUN_NOTHING
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import SpecError
 from longshore.models.text import listed
@@ -20,6 +22,8 @@ MOST_DIFF = 1_000_000
 """Bytes of a diff that are kept."""
 DIFF_PATH = ".longshore/diff.patch"
 """Where a snapshot has what its folder had changed of the commit."""
+_KEPT_FOR = 30 * 86400.0
+"""Seconds that a clone is kept after its last use."""
 _OF_LFS = ":(attr:filter=lfs)"
 _WITH_LFS = (
     "-c", "filter.lfs.clean=git-lfs clean -- %f", "-c", "filter.lfs.smudge=git-lfs smudge -- %f",
@@ -28,6 +32,8 @@ _WITH_LFS = (
 """Else it fetches files and leaves their pointers, where nobody ran `git lfs install`."""
 _NAME = "printf '%s\\0' \"$displaypath\""
 _SHA = re.compile(r"[0-9a-f]{7,64}")
+_FROM_HEAD = re.compile(r"(?:HEAD|@)((?:[~^].*)?)")
+"""That of the repository: the clone has one of its own, which leads elsewhere."""
 _CUT = b"\n(cut: the diff is longer than 1 MB; the files themselves are whole)\n"
 
 
@@ -43,18 +49,22 @@ def checked_out(repository: str, ref: str | None, cache: Path) -> Iterator[tuple
     source = _source(repository)
     clone = cache / hashlib.sha256(source.encode()).hexdigest()[:20]
     clone.parent.mkdir(parents=True, exist_ok=True)
+    tree = clone.with_suffix(".tree")
     with clone.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of two submits one fetches, and the other finds it
-        commit = _fetched(source, ref, clone)
-        with tempfile.TemporaryDirectory(dir=cache, prefix="tree-") as folder:
-            tree = Path(folder, "code")
-            try:
-                _git("-C", clone, "worktree", "add", "--quiet", "--detach", tree, commit)
-                _complete(source, tree)
-                yield tree, commit
-            finally:
-                shutil.rmtree(tree, ignore_errors=True)
-                _git("-C", clone, "worktree", "prune")
+        os.utime(lock.fileno())
+        _sweep(cache)
+        shutil.rmtree(tree, ignore_errors=True)  # of a submit that was killed
+        _update(source, clone)
+        commit = _commit_of(source, ref, clone)
+        _git("-C", clone, "worktree", "prune")
+        try:
+            _git("-C", clone, "worktree", "add", "--quiet", "--detach", tree, commit)
+            _complete(source, tree)
+            yield tree, commit
+        finally:
+            shutil.rmtree(tree, ignore_errors=True)
+            _git("-C", clone, "worktree", "prune")
 
 
 _MOST_CHANGED = 1000
@@ -64,7 +74,8 @@ _MOST_CHANGED = 1000
 def diff_to_commit(folder: Path, taken: Collection[str]) -> bytes:
     """Return what the tracked files of a folder that are `taken` along have changed since its
     commit, cut at 1 MB: what is left out, as a key, is in no diff either."""
-    diff = ("-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--relative")
+    diff = (*RUN_NOTHING, "-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color",
+            "--relative", "--ignore-submodules=dirty")  # fmt: skip
     names = _run(*diff, "--name-only", "-z", "HEAD", "--", ".").stdout.split(b"\0")
     wanted = [name for name in (os.fsdecode(each) for each in names) if name in taken]
     if not wanted:
@@ -77,29 +88,60 @@ def diff_to_commit(folder: Path, taken: Collection[str]) -> bytes:
 
 def _source(repository: str) -> str:
     """Return what Git is given: a URL as it is, a path as an absolute one."""
-    path = Path(repository).expanduser()
-    return str(path.resolve()) if path.is_dir() else repository
+    path = absolute_path(repository)
+    return str(path) if path.is_dir() else repository
 
 
-def _fetched(source: str, ref: str | None, clone: Path) -> str:
-    """Bring a clone up to date; return the commit."""
-    if not (clone / "HEAD").exists():
+def _sweep(cache: Path) -> None:
+    """Remove clones that nobody has used for long, with what a submit that was killed left."""
+    before = time.time() - _KEPT_FOR
+    for lock in cache.glob("*.lock"):
+        with contextlib.suppress(OSError), lock.open("r") as held:
+            if lock.stat().st_mtime < before:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for suffix in ("", ".tree", ".new"):  # not the lock: another may wait for it
+                    shutil.rmtree(lock.with_suffix(suffix), ignore_errors=True)
+    for tree in cache.glob("tree-*"):  # so an earlier version called them
+        with contextlib.suppress(OSError):
+            if tree.stat().st_mtime < before:
+                shutil.rmtree(tree, ignore_errors=True)
+
+
+def _update(source: str, clone: Path) -> None:
+    """Bring a clone up to date. One that cannot be, as a Git that was killed left it, is made
+    anew, and aside, so that none is there in part."""
+    fetch = ("fetch", "--quiet", "--prune", "--force", "origin")
+    if clone.exists() and _run("-C", clone, *fetch).returncode == 0:
+        return
+    new = clone.with_suffix(".new")
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        _git("init", "--quiet", "--bare", new)
+        _git("-C", new, "remote", "add", "--mirror=fetch", "origin", source)
+        _git("-C", new, *fetch, said_of=source)
         shutil.rmtree(clone, ignore_errors=True)
-        _git("init", "--quiet", "--bare", clone)
-        _git("-C", clone, "remote", "add", "--mirror=fetch", "origin", source)
-    _git("-C", clone, "fetch", "--quiet", "--prune", "--force", "origin", said_of=source)
-    if ref is None:
+        new.rename(clone)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _commit_of(source: str, ref: str | None, clone: Path) -> str:
+    """Return the commit that a ref names."""
+    ref = ref or "HEAD"
+    wanted, sha = (f"refs/tags/{ref}", f"refs/heads/{ref}", ref), ref
+    if from_head := _FROM_HEAD.fullmatch(ref):
         heads = _git("-C", clone, "ls-remote", "origin", "HEAD", said_of=source).split()
         if not heads:
             raise SpecError("code", (f"git: {_said(source)} has no commit",))
-        return heads[0]
-    for named in (f"refs/tags/{ref}", f"refs/heads/{ref}", ref):
+        sha = heads[0]
+        wanted = (sha + from_head[1],)
+    for named in wanted:
         if commit := _commit(clone, named):
             return commit
-    if _SHA.fullmatch(ref):  # one that no branch has any more; many servers give it all the same
+    if _SHA.fullmatch(sha):  # one that no branch has any more; many servers give it all the same
         with contextlib.suppress(SpecError):
-            _git("-C", clone, "fetch", "--quiet", "origin", ref, said_of=source)
-        if commit := _commit(clone, ref):
+            _git("-C", clone, "fetch", "--quiet", "origin", sha, said_of=source)
+        if commit := _commit(clone, wanted[-1]):
             return commit
     known = _git("-C", clone, "for-each-ref", "--format=%(refname:short)", "--sort=-creatordate",
                  "--count=5", "refs/heads", "refs/tags").split()  # fmt: skip

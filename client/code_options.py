@@ -1,5 +1,6 @@
 """What the command line says of code: which folder is stored, or that none is."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -60,6 +61,12 @@ INCLUDE = Annotated[
 ]
 
 
+def absolute_path(path: str | Path, base: Path = Path()) -> Path:
+    """Return where a path seen from a folder leads, by way of `~` and links. One that leads in a
+    circle, or to the home of a user that there is not, stays: who opens it says what is wrong."""
+    return Path(os.path.realpath(base / os.path.expanduser(path)))  # noqa: PTH111 (raises there)
+
+
 def with_folder(
     spec: Spec, *, no_upload: bool, workdir_base: Path, code_base: Path, source: str
 ) -> Spec:
@@ -80,16 +87,16 @@ def with_folder(
         if spec.environment is not None and spec.environment.current:
             why = "environment: current comes along with the code: leave out --no-upload"
             raise SpecError(source, (why,))
-        absolute = str((workdir_base / (workdir or "")).resolve())
+        absolute = str(absolute_path(workdir or "", workdir_base))
         return spec.model_copy(update={"workdir": absolute}) if is_relative else spec
     if code is None and workdir is not None and is_relative:
-        code = Code(folder=str((workdir_base / workdir).resolve()))
+        code = Code(folder=str(absolute_path(workdir, workdir_base)))
         return spec.model_copy(update={"code": code, "workdir": None})
     if code is not None and code.folder is not None:
-        folder = (code_base / Path(code.folder).expanduser()).resolve()
+        folder = absolute_path(code.folder, code_base)
         code = code.model_copy(update={"folder": str(folder)})
     elif code is not None and code.git is not None and (code_base / code.git).is_dir():
-        code = code.model_copy(update={"git": str((code_base / code.git).resolve())})
+        code = code.model_copy(update={"git": str(absolute_path(code.git, code_base))})
     leads_out = not is_relative or ".." in PurePosixPath(workdir or "").parts
     if code is not None and workdir is not None and leads_out:
         why = f"workdir: {shown(workdir)} must be a folder of the code, such as src"

@@ -17,7 +17,7 @@ from longshore.activities.node.preparing import NotReadyError
 from longshore.client.code_cache import CodeCache
 from longshore.client.code_files import FoundFile, FoundFiles, find_files
 from longshore.client.code_git import DIFF_PATH, checked_out, diff_to_commit
-from longshore.client.code_options import Spec, Submitted
+from longshore.client.code_options import Spec, Submitted, absolute_path
 from longshore.client.code_upload import Told, Uploaded, UploadTo, upload
 from longshore.client.current_python import bring, current_python
 from longshore.client.lock_check import pythons_of, why_unfit
@@ -29,6 +29,7 @@ from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
 from longshore.models.settings import Settings
 from longshore.models.visible import brief
+from longshore.scheduling.code_paths import mistake_of
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class CodeStorer:
 
     def _found(self, folder: Path) -> FoundFiles:
         limit = round(self._settings.upload_limit * 1e9)
-        return find_files(folder.expanduser().resolve(), include=self._include, limit=limit)
+        return find_files(absolute_path(folder), include=self._include, limit=limit)
 
     async def of_job(self, spec: Spec, tenant: str | None = None) -> Spec:
         """Return a job with the snapshot of its code.
@@ -132,7 +133,7 @@ class CodeStorer:
     async def _upload(
         self, spec: JobSpec, given: Path, tenant: str, commit: str | None = None
     ) -> "_Stored":
-        folder = await asyncio.to_thread(lambda: given.expanduser().resolve())
+        folder = await asyncio.to_thread(absolute_path, given)
         store = ArtifactStore(self._settings.resolve_artifact_store())
         with contextlib.ExitStack() as stack:
             brought = None
@@ -150,6 +151,9 @@ class CodeStorer:
             files = stack.enter_context(_with_diff(folder, found))
             if brought is not None:
                 files = _with_files(files, brought.files)
+            if why := await asyncio.to_thread(mistake_of, files):  # by itself the folder has none
+                own = f"Longshore puts files of its own into {PurePosixPath(DIFF_PATH).parent}"
+                raise SpecError(str(folder), (f"{folder}: {why}; {own}: rename what is there",))
             to = UploadTo(self._database(), store, tenant, cache)
             uploaded = await upload(folder, files, to, self._told, anew=self._anew)
             asked, texts = spec.environment, dict[str, str]()

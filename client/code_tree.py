@@ -4,13 +4,14 @@
 # ruff: noqa: PTH114
 
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from longshore.client.code_walk import Walked
+from longshore.client.code_walk import OWN_FILE, Walked
 from longshore.models.errors import SpecError
 
 # What points a Git command of somebody else, such as a hook that runs this, at its own files.
@@ -18,6 +19,11 @@ _OF_ANOTHER = (
     "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX", "GIT_NAMESPACE",
     "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
 )  # fmt: skip
+
+RUN_NOTHING = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+"""Options with which Git runs no program that a repository names. They do not reach submodules."""
+_TRUST = re.compile(rb"git config --global --add safe\.directory .+")
+"""What Git says to do about a repository of another user."""
 
 
 @dataclass
@@ -69,11 +75,20 @@ def _through_link(root: Path, path: str, known: dict[str, bool]) -> bool:
     return known[above]
 
 
-def ask_git(root: Path) -> Tree | None:
-    """Return what Git says of the folder; None without Git, without a work tree, and where it is
-    another user's, which Git does not open."""
+def ask_git(root: Path, *, decides: bool = True) -> Tree | None:
+    """Return what Git says of the folder; None without Git, and without a work tree.
+
+    Raises SpecError where Git cannot read it, or does not open it since it is another user's: with
+    `decides`, where only Git knows which files come along.
+    """
     inside = _git(root, "rev-parse", "--is-inside-work-tree")
     if inside is None or inside.stdout.strip() != b"true":
+        if inside is not None and decides and (trust := _TRUST.search(inside.stderr)):
+            why = (
+                "is in a Git repository of another user, which Git does not open. If you trust "
+                f"it: {os.fsdecode(trust[0])}. Or say in a file `{OWN_FILE}` what is left out"
+            )
+            raise SpecError(str(root), (f"{root}: {why}",))
         return None
     head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
     commit = head.stdout.decode().strip() if head is not None and head.returncode == 0 else None
@@ -88,7 +103,8 @@ def ask_git(root: Path) -> Tree | None:
         kind, _, rest = os.fsdecode(line).partition(" ")
         mode, path = ("", rest) if kind == "?" else (rest[:6], rest.partition("\t")[2])
         if mode == "160000" or path.endswith("/"):
-            _add_repository(root, path.rstrip("/"), tree, submodule=mode != "")
+            submodule = mode != ""
+            _add_repository(root, path.rstrip("/"), tree, submodule=submodule, decides=decides)
         elif kind == "?":
             tree.untracked.add(path)
         else:
@@ -109,10 +125,10 @@ def ask_git(root: Path) -> Tree | None:
     return tree
 
 
-def _add_repository(root: Path, path: str, tree: Tree, *, submodule: bool) -> None:
+def _add_repository(root: Path, path: str, tree: Tree, *, submodule: bool, decides: bool) -> None:
     if not path or not os.path.lexists(root / path / ".git"):
         return  # not initialised: it holds nothing
-    inner = ask_git(root / path)
+    inner = ask_git(root / path, decides=decides)
     if inner is None:
         tree.closed.append(f"{path}/")
         return
@@ -129,11 +145,10 @@ def _add_repository(root: Path, path: str, tree: Tree, *, submodule: bool) -> No
 
 def _git(folder: Path, *asked: str) -> subprocess.CompletedProcess[bytes] | None:
     """Run Git so that nothing which the repository names is run, and nothing in it is written."""
-    settings = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
     env = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}
     try:
         return subprocess.run(
-            ["git", *settings, "-C", str(folder), *asked],
+            ["git", *RUN_NOTHING, "-C", str(folder), *asked],
             env=env | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

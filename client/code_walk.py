@@ -1,8 +1,8 @@
 """A folder's files without those that Git would ignore, found without asking Git.
 
 It reads the ignore files of the folder and of those above it in the work tree, `info/exclude`, and
-the user's own. Rules: gitignore(5). Patterns are translated by pathspec; which of them counts is
-decided here, entry by entry from above, as Git does it.
+the user's own. Rules: gitignore(5). Which pattern counts is decided here, entry by entry from
+above, as Git does it.
 """
 
 import os
@@ -14,15 +14,10 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from pathspec.patterns.gitignore.base import GitIgnorePatternError
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+from longshore.client.ignore_patterns import as_expression
 
 OWN_FILE = ".longshoreignore"
 _GIT_FILE = ".gitignore"
-_ENDS = (("(?:(?P<ps_d>/)|$)", False), ("(?P<ps_d>/)", True))
-"""Ends of pathspec's expressions that also match what lies below a folder that a pattern names,
-and whether it has to be a folder. Here folders are tried themselves: an expression ends with the
-name."""
 
 _Runs = tuple[tuple[bool, re.Pattern[str]], ...]
 
@@ -60,21 +55,21 @@ class Walked:
     folders: set[str] = field(default_factory=set)
     """All that are not ignored."""
     unreadable: set[str] = field(default_factory=set)
-    """Folders that cannot be listed."""
+    """Folders that cannot be listed, and files that cannot be looked at."""
     included: set[str] = field(default_factory=set)
     """Of all these what `include` names."""
 
 
 def read_rules(lines: Iterable[str], base: str = "") -> Rules:
     """Return rules of the lines of an ignore file. What Git cannot read either matches nothing."""
-    patterns = [each for each in map(_expression, lines) if each is not None]
+    patterns = [each for each in map(as_expression, lines) if each is not None]
     of_files = [(matched, text) for matched, text, of_folders in patterns if not of_folders]
     return Rules(base, _runs(of_files), _runs([each[:2] for each in patterns]))
 
 
 def is_pattern(line: str) -> bool:
     """Return whether a line of an ignore file is a pattern: no comment, and one that can match."""
-    return _expression(line) is not None
+    return as_expression(line) is not None
 
 
 def walk(folder: Path, include: Sequence[str] = ()) -> Walked:
@@ -119,7 +114,8 @@ class _Walker:
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError:
-                self.found.unreadable.add(at[self._cut : -1] or ".")
+                if included or not ignored:  # else it was to stay behind
+                    self.found.unreadable.add(at[self._cut : -1] or ".")
                 continue
             if not ignored:
                 rules = self._rules_here(at, path, entries, rules)
@@ -167,6 +163,8 @@ class _Walker:
                 self.found.files[short] = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 return None  # removed meanwhile
+            except OSError:  # as with a path that is too long
+                self.found.unreadable.add(short)
         else:
             self.found.others.add(short)
         return None
@@ -186,24 +184,6 @@ def _runs(patterns: list[tuple[bool, str]]) -> _Runs:
         for matched, run in groupby(patterns, key=itemgetter(0))
     ]
     return tuple((matched, re.compile(text, re.DOTALL)) for matched, text in reversed(runs))
-
-
-def _expression(line: str) -> tuple[bool, str, bool] | None:
-    """Return whether a pattern is one without `!`, an expression to match from the base on, and
-    whether it is of folders alone."""
-    try:
-        text, matched = GitIgnoreSpecPattern.pattern_to_regex(line)
-    except GitIgnorePatternError:
-        return None
-    if text is None or matched is None:
-        return None
-    of_folders = False
-    for end, of_folder in _ENDS:
-        if text.endswith(end):
-            text, of_folders = text.removesuffix(end) + r"\Z", of_folder
-            break
-    # Without `^` it is one of pathspec's short forms, which match anywhere.
-    return matched, text[1:] if text.startswith("^") else f".*{text}", of_folders
 
 
 def _read(path: Path, base: str) -> list[Rules]:

@@ -1,12 +1,31 @@
 """Whether the paths of a snapshot fit together, and stay in its folder."""
 
-from longshore.models.snapshot import Snapshot
+from collections.abc import Sequence
+from typing import Protocol
+
+from longshore.models.snapshot import SnapshotLink
 
 _MOST_LINKS = 40
 """Links on one way, as in Linux."""
 
 
-def mistake_of(snapshot: Snapshot) -> str:
+class _HasPath(Protocol):
+    @property
+    def path(self) -> str: ...
+
+
+class Paths(Protocol):
+    """A snapshot, or what is to become one."""
+
+    @property
+    def files(self) -> Sequence[_HasPath]: ...
+    @property
+    def links(self) -> Sequence[SnapshotLink]: ...
+    @property
+    def folders(self) -> Sequence[str]: ...
+
+
+def mistake_of(snapshot: Paths) -> str:
     """Return why a snapshot cannot be unpacked into a folder; empty where it can.
 
     No path may come twice or lie below a file or a link, and no link may lead out of the folder,

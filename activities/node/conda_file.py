@@ -3,6 +3,7 @@
 The format is that of `conda env create -f`; keys that this Longshore does not follow are refused.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,11 @@ from longshore.models.visible import brief
 _IGNORED = frozenset({"name", "prefix"})
 """What names the environment, or says where it lies: here it has a place of its own."""
 _READ = frozenset({"channels", "dependencies"})
+_LOCAL = re.compile(
+    r"(?:^|\b(?:channel|url)\s*=)\s*[\"']?(?:[./~\\]|file:(?!///)|file:.*\.(?:conda|tar\.bz2)\b)"
+)
+"""What lies in the folder of the code, `./channel` or `./foo.conda`, or is a file of a node. A
+channel that every node has, `file:///srv/channel`, is an index like others."""
 
 
 class CondaFileError(ValueError):
@@ -64,6 +70,13 @@ def read_conda_file(text: str) -> CondaFile:
             # Not what it is: of aliases within aliases that may be without an end.
             what = brief(str(each)) if not isinstance(each, list | dict) else "a mapping or list"
             raise CondaFileError(f"dependencies: {what} is no package")
+    for each in (*channels, *packages):
+        if _LOCAL.search(each):
+            raise CondaFileError(
+                f"it names {brief(each)}, which may change without a change of this file: name a "
+                "package of a channel, and a channel by its name or URL, such as "
+                "file:///srv/channel for one that all nodes have"
+            )
     return CondaFile(tuple(channels), tuple(packages), tuple(pip))
 
 

@@ -22,6 +22,7 @@ from uv import find_uv_bin
 from longshore.activities.node.conda_file import CondaFile, CondaFileError, read_conda_file
 from longshore.activities.node.launch import clean_env
 from longshore.activities.node.preparing import NotReadyError
+from longshore.activities.node.requirement_lines import INCLUDES, is_local, statements
 from longshore.models.environment import CURRENT_FOLDER, JobEnvironment
 from longshore.models.retry import FailureClass
 from longshore.models.visible import brief
@@ -36,14 +37,6 @@ _PROBE = (
 _PROBE_SECONDS = 60.0
 _KNOWN_FOR = 60.0
 """Seconds in which a Python is not asked again what it is."""
-_INCLUDE = re.compile(
-    r"^\s*(?:-r|-c|--requirements?|--constraints?)(?:\s+|=|(?=[^\s-]))(\S.*?)\s*$"
-)
-_LOCAL = re.compile(
-    r"^\s*(?:-e\b|--editable\b|\.{1,2}(?:/|$)|file:|/|[^\s@#;<>=!~\[\]:-][^\s@#;<>=!~\[\]:]*/"
-    r"|(?!\S*://)\S+\.(?:whl|tar\.gz|zip)\s*$|[^@#]*@\s*(?:file:|[./]))"
-)
-"""What is no package of an index: `-e .`, `./lib`, `libs/foo`, `foo.whl`, `foo @ file:./foo`."""
 _BROUGHT = re.compile(rf"\./{re.escape(CURRENT_FOLDER)}/([0-9a-f]{{64}})/[^/\s]+\.whl")
 """A wheel that a submit built, by its digest: the line changes with it."""
 _OF_PIP = {
@@ -252,7 +245,7 @@ def _requirements(code: Path | None, name: str, texts: dict[str, str]) -> None:
     if name in texts:
         return
     texts[name] = _read(code, name)
-    for line in texts[name].replace("\\\n", " ").splitlines():
+    for line in texts[name].removeprefix("\ufeff").replace("\\\n", " ").splitlines():
         _requirement(code, line, name, texts)
 
 
@@ -261,13 +254,13 @@ def _requirement(code: Path | None, line: str, where: str, texts: dict[str, str]
         _check(code, line.strip(), brought.group(1))
         return
     _refuse_local(line, where)
-    if found := _INCLUDE.match(line.partition(" #")[0]):
-        included = os.path.normpath(Path(where).parent / found.group(1))
-        _requirements(code, included, texts)
+    for option, value in statements(line):
+        if option in INCLUDES:
+            _requirements(code, os.path.normpath(Path(where).parent / value), texts)
 
 
 def _refuse_local(line: str, where: str) -> None:
-    if _LOCAL.match(line):
+    if any(is_local(option, value) for option, value in statements(line)):
         raise _bad(
             f"{where} names {brief(line.strip())}, which is no package of an index: what is in a "
             "folder may change without a change of this line. Install it in a `script`, or put "

@@ -170,6 +170,12 @@ prefix: /home/me/train
         ("channels: c\ndependencies: [a]", "`channels` is no list of texts"),
         ("channels: [c]\ndependencies: [a]\nvariables: {A: b}", "`env` of the job"),
         ("channels: [c]\ndependencies: [a]\nplatforms: [b]", "platforms"),
+        ("channels: [./c]\ndependencies: [a]", "names ./c, which may change"),
+        ("channels: ['file:c']\ndependencies: [a]", "names file:c, which may change"),
+        ("channels: [c]\ndependencies: [./a.conda]", "names ./a.conda, which may change"),
+        ("channels: [c]\ndependencies: ['file:///a.conda']", "names file:///a.conda, which"),
+        ("channels: [c]\ndependencies: ['./c::a']", "names ./c::a, which may change"),
+        ("channels: [c]\ndependencies: ['a[channel=\"./c\"]']", "which may change"),
         ("[" * 5000, "no YAML"),
     ],
 )

@@ -5,11 +5,15 @@ import socket
 import subprocess
 import tempfile
 import venv
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from longshore.client import code_files
 from longshore.client.code_files import FoundFiles, find_files
+from longshore.client.code_walk import Walked, walk
 from longshore.models.errors import SpecError
 from longshore.models.snapshot import SnapshotLink
 
@@ -154,7 +158,25 @@ def test_submodules_and_repositories_within(folder: Path, tmp_path: Path) -> Non
     assert not [each for each in names(find_files(folder)) if each.startswith("mod/")]
 
 
-def test_a_repository_that_git_does_not_open_is_walked(
+def test_a_repository_that_git_does_not_open_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk would leave behind what is tracked though it is ignored."""
+    fill(folder, "train.py", "m.pt")
+    committed(folder)
+    put(folder, ".gitignore", "*.pt\n")
+    assert names(find_files(folder)) == [".gitignore", "m.pt", "train.py"]
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    (told,) = refused(folder)
+    assert told.startswith("is in a Git repository of another user, which Git does not open. If ")
+    assert f"git config --global --add safe.directory {folder}. Or say in a file" in told
+    put(folder, ".longshoreignore", "")
+    found = find_files(folder)
+    assert names(found) == [".gitignore", ".longshoreignore", "m.pt", "train.py"]
+    assert found.commit is None
+
+
+def test_a_repository_is_walked_by_all_of_its_rules(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(
@@ -165,7 +187,7 @@ def test_a_repository_that_git_does_not_open_is_walked(
     put(folder, ".git/info/exclude", "/b.tmp\n")
     put(folder, "../config/git/ignore", "*.dat\n")
     git(folder / "sub" / "own", "init", "-q")
-    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    monkeypatch.setenv("PATH", str(folder))  # no Git
     found = find_files(folder)
     assert (found.commit, found.changed) == (None, False)
     assert names(found) == [
@@ -332,6 +354,19 @@ def test_keys_that_are_named_come_along(folder: Path) -> None:
     ]  # fmt: skip
 
 
+def test_keys_are_known_by_their_names_and_folders(folder: Path) -> None:
+    keys = {
+        ".azure/msal_token_cache.json", ".cache/huggingface/token", ".config/gcloud/a/legacy.db",
+        ".docker/config.json", ".git-credentials", ".huggingface/token", "ID_RSA", "a/.Env",
+        "application_default_credentials.json", "id_dsa", "id_ecdsa_sk", "id_ed25519_sk",
+        "server.PEM", "sub/.docker/config.json",
+    }  # fmt: skip
+    fill(
+        folder, *keys, ".docker/Dockerfile", ".config/app.toml", "id_rsa.pub", "docker/config.json"
+    )
+    assert {each.split()[0] for each in refused(folder)} == keys
+
+
 def test_what_is_no_pattern_is_told_with_the_rest(folder: Path) -> None:
     fill(folder, "a.pem", "b")
     with pytest.raises(SpecError) as caught:
@@ -343,24 +378,61 @@ def test_what_is_no_pattern_is_told_with_the_rest(folder: Path) -> None:
     )
 
 
-def test_what_cannot_be_read_is_refused() -> None:
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    rights = os.geteuid()
+    if rights == 0:
+        os.seteuid(65534)  # root may read all
+    try:
+        yield
+    finally:
+        os.seteuid(rights)
+
+
+def test_what_cannot_be_read_is_refused_unless_it_is_ignored() -> None:
+    unread = "cannot be read: ignore it, or change its mode"
     with tempfile.TemporaryDirectory(dir="/tmp") as name:  # that of pytest is closed to others
         folder = Path(name)
         folder.chmod(0o755)
         fill(folder, "closed.py", "shut/a.py", "open.py")
         (folder / "closed.py").chmod(0o000)
         (folder / "shut").chmod(0o000)
-        rights = os.geteuid()
-        if rights == 0:
-            os.seteuid(65534)  # root may read all
         try:
-            told = refused(folder)
-            shut = refused(folder / "shut")
+            with as_nobody():
+                assert refused(folder) == [f"closed.py {unread}", f"shut {unread}"]
+                assert refused(folder / "shut") == ["cannot be read: change its mode"]
+            put(folder, ".gitignore", "shut\nclosed.py\n")
+            with as_nobody():
+                for include in ([], ["a.py"]):
+                    assert names(find_files(folder, include=include)) == [".gitignore", "open.py"]
+                assert refused(folder, include=["shut"]) == [f"shut {unread}"]
         finally:
-            os.seteuid(rights)
             (folder / "shut").chmod(0o755)
-        assert told == ["closed.py cannot be read", "shut cannot be read"]
-        assert shut == ["cannot be read"]
+
+
+def test_a_path_that_is_too_long_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for _ in range(18):
+        Path("d" * 220).mkdir()
+        os.chdir("d" * 220)
+    Path("f" * 220).touch()
+    (told,) = refused(folder)
+    assert told.endswith("f cannot be read: ignore it, or change its mode")
+
+
+def test_a_link_that_goes_meanwhile_stays_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(folder, "train.py")
+    (folder / "link").symlink_to("train.py")
+
+    def walked(root: Path, include: object) -> Walked:
+        found = walk(root)
+        (root / "link").unlink()
+        return found
+
+    monkeypatch.setattr(code_files, "walk", walked)
+    assert find_files(folder).links == ()
 
 
 def test_more_than_the_limit_names_the_largest(folder: Path) -> None:

@@ -70,6 +70,23 @@ def test_branches_and_tags_are_resolved_to_their_commit(
     assert found == git(repository, "rev-parse", f"{ref or 'main'}^{{commit}}")
 
 
+def test_head_is_that_of_the_repository(repository: Path, tmp_path: Path) -> None:
+    """The clone has one too: of `master`, or whatever a new repository begins with here."""
+    begins = Path(tmp_path / "begins")
+    begins.mkdir()
+    git(begins, "init", "-q")
+    git(repository, "branch", git(begins, "symbolic-ref", "--short", "HEAD"), "side")
+    git(repository, "checkout", "-q", "-b", "develop", "main")
+    commit(repository, {"train.py": "four"})
+    for ref, train in (("HEAD", "four"), ("@", "four"), ("HEAD~1", "three"), ("@^^", "one")):
+        assert code_at(repository, ref, tmp_path)[0]["train.py"] == train
+    git(repository, "checkout", "-q", "--detach")
+    commit(repository, {"train.py": "five"})
+    assert code_at(repository, None, tmp_path)[0]["train.py"] == "five"
+    with pytest.raises(SpecError, match="has no branch, tag or commit 'HEAD~9'; it has"):
+        code_at(repository, "HEAD~9", tmp_path)
+
+
 def test_a_commit_is_found_by_its_id_and_by_the_beginning_of_it(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -88,6 +105,57 @@ def test_a_branch_that_moved_is_fetched_again(repository: Path, tmp_path: Path) 
     git(repository, "checkout", "-q", "side")
     commit(repository, {"train.py": "rewritten"}, "--amend")
     assert code_at(repository, "side", tmp_path)[0]["train.py"] == "rewritten"
+
+
+def clones(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock"]
+
+
+@pytest.mark.parametrize("left", ["begun", "locked", "checked out"])
+def test_what_a_killed_submit_left_is_in_nobodys_way(
+    repository: Path, tmp_path: Path, left: str
+) -> None:
+    code_at(repository, "main", tmp_path)
+    (clone,) = clones(tmp_path)
+    if left == "begun":
+        git(clone, "remote", "remove", "origin")
+    elif left == "locked":
+        (clone / "refs" / "heads" / "main.lock").touch()
+    else:
+        git(clone, "worktree", "add", "-qf", "--detach", str(clone.with_suffix(".tree")), "v1")
+    commit(repository, {"train.py": "four"})
+    assert code_at(repository, "main", tmp_path)[0] == {"train.py": "four"}
+    assert clones(tmp_path) == [clone]
+
+
+def test_a_clone_outlives_a_repository_that_cannot_be_read_for_a_while(
+    repository: Path, tmp_path: Path
+) -> None:
+    code_at(repository, "main", tmp_path)
+    (clone,) = clones(tmp_path)
+    made = clone.stat().st_ino
+    repository.rename(tmp_path / "away")
+    with pytest.raises(SpecError, match="cannot be read"):
+        code_at(repository, "main", tmp_path)
+    (tmp_path / "away").rename(repository)
+    code_at(repository, "main", tmp_path)
+    assert [path.stat().st_ino for path in clones(tmp_path)] == [made]
+
+
+def test_a_clone_that_nobody_uses_goes(repository: Path, tmp_path: Path) -> None:
+    code_at(repository, "main", tmp_path)
+    (lock,) = (tmp_path / "cache").glob("*.lock")
+    other = tmp_path / "other"
+    commit(other, {"train.py": "other"})
+    code_at(other, "main", tmp_path)
+    assert len(clones(tmp_path)) == 2
+    (tmp_path / "cache" / "tree-of-before").mkdir()
+    for old in (lock, tmp_path / "cache" / "tree-of-before"):
+        os.utime(old, (0, 0))
+    code_at(other, "main", tmp_path)
+    (kept,) = clones(tmp_path)
+    assert kept.name != lock.stem
+    assert code_at(repository, "main", tmp_path)[0] == {"train.py": "three"}
 
 
 def test_an_unknown_ref_is_refused_with_those_that_there_are(
@@ -197,3 +265,20 @@ def test_the_diff_is_that_of_the_folder_and_cut_where_it_is_long(
     assert b"+b" not in diff_to_commit(repository, {"train.py"}), "it was left out"
     assert diff_to_commit(repository, ()) == b""
     assert cut.endswith(b"the files themselves are whole)\n")
+
+
+def test_the_diff_runs_nothing_that_a_repository_names(repository: Path, tmp_path: Path) -> None:
+    commit(tmp_path / "library", {"lib.py": "library"})
+    git(repository, "submodule", "add", "-q", str(tmp_path / "library"), "vendor")
+    commit(repository, {})
+    monitor = tmp_path / "monitor"
+    monitor.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    monitor.chmod(0o755)
+    for folder in (repository, repository / "vendor"):
+        git(folder, "config", "core.fsmonitor", str(monitor))
+    (repository / "train.py").write_text("changed")
+    (repository / "vendor" / "lib.py").write_text("changed")
+    diff = diff_to_commit(repository, {"train.py", "vendor/lib.py"})
+    assert b"+changed" in diff
+    assert b"vendor" not in diff
+    assert not (tmp_path / "ran").exists()

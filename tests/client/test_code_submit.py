@@ -469,3 +469,33 @@ async def _held(database: Database, name: str) -> int:
             {"holder": f"schedule:{name}"},
         )
     return found or 0
+
+
+async def test_a_folder_that_no_path_leads_to_is_refused(
+    longshore: Command, pool: str, folder: Path
+) -> None:
+    (folder / "round").symlink_to("round")
+    (folder / "job.yaml").write_text(f"name: a\npool: {pool}\ncommand: [ls]\nworkdir: round\n")
+    upload = ("submit", "--pool", pool, "--upload")
+    for given, why in (
+        ((*upload, "round", "--", "ls"), "cannot be read: Too many levels of symbolic links"),
+        (("submit", "job.yaml"), "cannot be read: Too many levels of symbolic links"),
+        ((*upload, "~nobody-of-this-name/x", "--", "ls"), "there is no such folder"),
+    ):
+        refused = await longshore(*given)
+        assert refused.code == 65, refused.err
+        assert why in " ".join(refused.err.split())
+
+
+async def test_a_file_in_the_place_of_the_folder_of_longshore_is_refused(
+    longshore: Command, settings: Settings, pool: str, folder: Path
+) -> None:
+    commit(folder, {".longshore": "mine"})
+    (folder / "train.py").write_text("changed")
+    before = stored(settings)
+    refused = await longshore("submit", "--pool", pool, "--upload", ".", "--", "ls")
+    assert refused.code == 65
+    said = " ".join(refused.err.split())
+    assert ".longshore/diff.patch lies below .longshore, which is no folder" in said
+    assert "Longshore puts files of its own into .longshore: rename what is there" in said
+    assert stored(settings) == before

@@ -304,3 +304,26 @@ async def test_what_the_store_has_lost_is_stored_anew_on_demand(place: Place) ->
         found = await connection.scalars(text("SELECT object FROM snapshot_objects"))
         assert set(found) == after.objects
     assert (await place.upload()).sent_bytes == 0
+
+
+async def test_a_folder_whose_own_name_is_not_utf_8_is_sent(place: Place) -> None:
+    place.folder = place.folder.rename(place.root / os.fsdecode(b"caf\xe9"))
+    place.write({"a.py": b"one"})
+    assert (await place.upload()).sent_bytes == 3
+    assert (await place.upload()).sent_bytes == 0
+
+
+@pytest.mark.parametrize("blocked", ["cache", "cache/code.sqlite"])
+async def test_where_nothing_can_be_noted_all_is_read_again(place: Place, blocked: str) -> None:
+    in_the_way = place.root / blocked
+    in_the_way.parent.mkdir(exist_ok=True)
+    if blocked == "cache":
+        in_the_way.touch()
+    else:
+        in_the_way.mkdir()
+    place.write({"a.py": b"one"})
+    for _ in range(2):
+        with CodeCache(place.root / "cache" / "code.sqlite") as cache:
+            to = UploadTo(place.database, place.store, "default", cache)
+            uploaded = await upload(place.folder, find_files(place.folder), to)
+        assert place.contents(uploaded) == {"a.py": b"one"}

@@ -13,14 +13,33 @@ from hypothesis import strategies as st
 from longshore.client.code_walk import walk
 from tests.support.searches import examples
 
-NAMES = ("a", "b", "ab", "b.txt", "a.log", "#a", "!b", "a b", "a*", "ä")
+NAMES = ("a", "b", "ab", "b.txt", "a.log", "#a", "!b", "a b", "a*", "ä", "a-b", "a]")
 # Left out is where pathspec differs from Git: `**/` at the end of a longer pattern, brackets that
-# could match a slash (`a[!b]c`), classes and escapes in brackets, `!/`, a tab at the end of a
-# line, `?` for a letter of several bytes (to Git they are as many), and `a**/b` (Git reads `a`,
-# and then `**/b`).
+# hold a slash, `!/`, a tab at the end of a line, `?` and brackets for a letter of several bytes
+# (to Git they are as many), and `a**/b` (Git reads `a`, and then `**/b`).
 SEGMENTS = (
     *("a", "b", "ab", "b.txt", "a.log", "\\#a", "\\!b", "a b", "a\\*", "ä"),
     *("*", "?.*", "a*", "*b", "*.txt", "?b", "[ab]", "[a-b].*", "[!a]*", "\\a", "**b"),
+    *(
+        "a[!_]*",
+        "a[--0]b",
+        "*[z-a]*",
+        "[z-ab]",
+        "*[_-.]*",
+        "[[:alpha:]]",
+        "[![:upper:]]*",
+        "[[:odd:]]",
+    ),
+    *(
+        "a[[:space:]]b",
+        "a[]-]*",
+        "[]a]",
+        "[\\a]",
+        "[a-\\b]",
+        "?[^[:punct:]]b",
+        "[[:a]b",
+        "[a:-b]*",
+    ),
 )
 
 
@@ -99,3 +118,22 @@ def test_it_takes_what_git_would_track(tree: dict) -> None:
             ).stdout  # fmt: skip
             expected = {os.fsdecode(each) for each in said.split(b"\0")[:-1]}
             assert walk(folder).files.keys() == expected, f"{folder.relative_to(root)} of {tree}"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("pattern", "ignored"),
+    [
+        ("*[_-.]*", ""), ("[z-a]", ""), ("[z-ab]", "b"), ("[[:alpha:]]", "ab"), ("[[:odd:]]", ""),
+        ("[[:space:]]*", ""), ("build[!_]*", ""), ("build[.-0]xy", ""), ("[!a-b]", "5"),
+        ("[[:digit:]b]", "b5"), ("[a", ""), ("[a/b]", ""),
+    ],
+)  # fmt: skip
+def test_brackets_are_read_as_git_reads_them(tmp_path: Path, pattern: str, ignored: str) -> None:
+    (tmp_path / ".longshoreignore").write_text(f"{pattern}\n")
+    (tmp_path / "build").mkdir()
+    files = {"a", "b", "5", "build/xy", ".longshoreignore"}
+    for name in files:
+        (tmp_path / name).touch()
+    assert walk(tmp_path).files.keys() == files - set(ignored)
+    assert walk(tmp_path, include=[pattern]).included == set(ignored)
