@@ -221,8 +221,22 @@ def _compute(shape: Shape, serving: Serving) -> int:
     if shape.header.architecture not in KNOWN:
         each, states, mask = 2 * each, 2 * states, 2 * mask
     answers = (shape.header.vocabulary + width) * _FLOAT * serving.concurrency
+    copied = _copied(shape, serving) * serving.concurrency
     # Weights in blocks are multiplied by numbers in blocks, which are made beside the others.
     copies = 2 * max(inner, width, heads * shape.key)
     # As many tokens of each request are computed: a batch is filled up to a multiple of requests.
     tokens = serving.batch + serving.concurrency - 1
-    return tokens * (each * _FLOAT + mask + copies) + states + answers + _FIXED
+    return tokens * (each * _FLOAT + mask + copies) + states + answers + copied + _FIXED
+
+
+def _copied(shape: Shape, serving: Serving) -> int:
+    """Return the bytes of the keys and values of a layer that are copied for one request: flash
+    attention takes no numbers of 32 bits. Of a compressed row the values are a part of the keys,
+    and copied by themselves."""
+    if serving.cache_type is not CacheType.F32:
+        return 0
+    rows = (
+        _cells_of(shape, layer, serving) * _row(shape, layer, CacheType.F16)
+        for layer in range(shape.layers)
+    )
+    return max(rows, default=0) * (2 if _is_latent(shape) else 1)

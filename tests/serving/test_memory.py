@@ -80,6 +80,7 @@ WAYS = {
     "long": Serving(context=16_384, concurrency=2, cache_type=CacheType.Q8_0),
     "small-batch": Serving(context=300, concurrency=5, cache_type=CacheType.Q4_0, batch=64),
     "many-requests": Serving(context=256, concurrency=128),
+    "whole-numbers": Serving(context=16_384, concurrency=4, cache_type=CacheType.F32),
     "more-requests-than-tokens": Serving(context=256, concurrency=256, batch=32),
 }
 
@@ -109,6 +110,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         *product(("llama-wide-inside", "gemma3", "mamba-wide"), ("more-requests-than-tokens",)),
         ("mamba", "many-requests"),
+        *product(
+            ("llama", "gemma3", "gemma2", "deepseek2", "deepseek2-older"), ("whole-numbers",)
+        ),
         ("deepseek2-older", "long"),
         ("gemma2-without-window", "long"),
     ],
