@@ -28,6 +28,7 @@ from longshore.models.messages import (
     job_workflow_id,
     workflow_of,
 )
+from longshore.models.service import ServiceSpec
 from longshore.models.text import count
 from longshore.models.units import format_gb, format_gb_per_second, format_watts
 from longshore.models.visible import visible
@@ -131,6 +132,14 @@ def dag_at_submit(spec: DagSpec, *, held: bool) -> TypedSearchAttributes:
     """Return the same of a DAG: it runs from its start, or is held."""
     state = JobState.HELD if held else JobState.RUNNING
     return TypedSearchAttributes([SearchAttributePair(JOB_STATE, state.value), *of_dag(spec)])
+
+
+def of_service(spec: ServiceSpec) -> TypedSearchAttributes:
+    """Return what is known of a service when it starts."""
+    pairs: list[Pair] = [
+        SearchAttributePair(_TENANT, spec.tenant), SearchAttributePair(_POOL, spec.pool),
+    ]  # fmt: skip
+    return TypedSearchAttributes(pairs)
 
 
 def of_dag(spec: DagSpec) -> list[Pair]:

@@ -10,6 +10,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from longshore.activities.failpoints import failpoint
+from longshore.activities.job_starts import of_service
 from longshore.activities.rpc_errors import is_unknown
 from longshore.models.base import Wire
 from longshore.models.block import block_workflow_id
@@ -24,6 +25,7 @@ from longshore.models.messages import (
 )
 from longshore.models.price_messages import PRICE_WORKFLOW, PriceInput, price_workflow_id
 from longshore.models.purchase import BUYING_WORKFLOW, BuyingInput, buying_workflow_id
+from longshore.models.service import ServiceSpec
 from longshore.models.service_messages import (
     SERVICE_WORKFLOW,
     ServiceInput,
@@ -68,8 +70,9 @@ class Signals:
         """Have services look at their replicas; one that is over needs no look."""
         await self._tell("poke", *map(service_workflow_id, services))
 
-    async def begin_service(self, service: str) -> None:
-        """Have a service look at its replicas, and start its workflow where there is none."""
+    async def begin_service(self, service: str, spec: ServiceSpec | None = None) -> None:
+        """Have a service look at its replicas, and start its workflow where there is none: with
+        what its `spec` says, where that is known."""
         await self._temporal.start_workflow(
             SERVICE_WORKFLOW,
             ServiceInput(),
@@ -77,6 +80,7 @@ class Signals:
             task_queue=CONTROL_TASK_QUEUE,
             start_signal="poke",
             static_summary=f"service {service}: keeps its replicas",
+            search_attributes=of_service(spec) if spec else None,
         )
 
     async def look_at_nodes(self, node_ids: Sequence[str]) -> None:

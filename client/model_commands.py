@@ -212,8 +212,9 @@ def show_(name: NAME, as_json: JSON = False) -> None:
     if found.facts is not None:
         show(estimate_table(found.facts.memory))
         if found.spec.memory is not None:
-            note(f"Its engines hold the {format_gb(found.spec.memory)} that it states, and not "
-                 "this, which its files say.")  # fmt: skip
+            more = ", or what one was seen to take, where that is more," if found.seen else ""
+            note(f"Its engines hold the {format_gb(found.spec.memory)} that it states{more} and "
+                 "not this, which its files say.")  # fmt: skip
         for each in found.facts.memory.notes:
             note(each)
     if found.sizes:

@@ -103,7 +103,7 @@ class ServiceControl(ServiceReading):
                     connection, each.spec, each.engine, each.model_revision, each.sizes
                 )
         for spec in specs:
-            await Signals(self.temporal).begin_service(spec.name)
+            await Signals(self.temporal).begin_service(spec.name, spec)
         return [(revisions[spec.name], found[spec.name].warnings) for spec in specs]
 
     async def scale(self, name: str, replicas: int) -> None:

@@ -26,6 +26,15 @@ class EngineNotice(Wire):
     report: EngineReport
 
 
+class ReplicaProgress(Wire):
+    """A replica after a look, for the card that the Temporal UI shows."""
+
+    job_id: str
+    revision: int
+    says: str
+    """What it does: `ready at http://10.0.0.1:40123/v1`."""
+
+
 class ServiceProgress(Wire):
     """Where a service is after a look."""
 
@@ -35,6 +44,11 @@ class ServiceProgress(Wire):
     ready: int = 0
     reason: Reason = ""
     """What is being replaced, or waited for."""
+    model: str = ""
+    replicas: tuple[ReplicaProgress, ...] = ()
+    """The first that have not ended; `ready`, `wanted` and `reason` are of all."""
+    failure: Reason = ""
+    """How an engine of the revision ended last, where one is to be tried again after a failure."""
     look_in: timedelta | None = None
     """When to look again, if nobody wakes it."""
     more: bool = False

@@ -27,7 +27,9 @@ from longshore.models.visible import brief, shown
 
 Template = Annotated[tuple[Text, ...], Field(fail_fast=True), Most(1_000)]
 """Arguments of a program, with places in braces: see `PLACES`."""
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$", max_length=64)]
+Sha256 = Annotated[
+    str, StringConstraints(to_lower=True, pattern=r"^[0-9A-Fa-f]{64}$", max_length=64)
+]
 Adapters = Annotated[dict[Name, ShortText], Most(100)]
 
 PLACES: Final[Mapping[str, str]] = {

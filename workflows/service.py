@@ -19,10 +19,12 @@ with workflow.unsafe.imports_passed_through():
         SERVICE_WORKFLOW,
         AdvanceService,
         EngineNotice,
+        ReplicaProgress,
         ServiceInput,
         ServiceProgress,
         ServiceResult,
     )
+    from longshore.models.text import count
     from longshore.models.visible import visible
     from longshore.workflows.arguments import Started
     from longshore.workflows.options import CYCLE_RETRY, SUBMITS_TIMEOUT
@@ -98,10 +100,8 @@ class ServiceWorkflow(Started):
         """Return the progress of before, with why nothing is started and stopped."""
         workflow.logger.error("service %s: %s", self._name, why)
         before = self._progress or ServiceProgress(state=ServiceState.RUNNING)
-        return ServiceProgress(
-            state=before.state, revision=before.revision, wanted=before.wanted,
-            ready=before.ready, reason=f"nothing is started or stopped: {why}",
-        )  # fmt: skip
+        reason = f"nothing is started or stopped: {why}"
+        return before.model_copy(update={"reason": reason, "look_in": None, "more": False})
 
     async def _wait(self, within: timedelta | None) -> None:
         longest = min(POLL_AT_LEAST, within) if within is not None else POLL_AT_LEAST
@@ -147,11 +147,24 @@ def _is_unreadable(error: ActivityError) -> bool:
 
 def _card(progress: ServiceProgress) -> str:
     """Return how it is as Markdown, for the card that the Temporal UI shows."""
+    serves = f"Model `{progress.model}`, revision" if progress.model else "Revision"
+    ready = f"{progress.ready} of {count(progress.wanted, 'replica')} ready"
     lines = [
-        f"### {progress.state.value}",
-        "",
-        f"{progress.ready} of {progress.wanted} replicas ready, revision {progress.revision}",
-    ]
+        f"### {progress.state.value}", "", f"{serves} {progress.revision}: {ready}",
+    ]  # fmt: skip
     if progress.reason:
         lines += ["", progress.reason]
+    if progress.replicas:
+        lines += ["", *map(_of_replica, progress.replicas)]
+    if progress.failure:
+        lines += ["", "The last failure:", "", *_indented(progress.failure)]
     return visible("\n".join(lines))
+
+
+def _of_replica(replica: ReplicaProgress) -> str:
+    return f"- `job-{replica.job_id}`, revision {replica.revision}: {replica.says}"
+
+
+def _indented(text: str) -> list[str]:
+    """Return lines as Markdown shows them as they are."""
+    return [f"    {line}" for line in text.splitlines()]

@@ -16,7 +16,7 @@ from longshore.activities.serving.safetensors import (
 )
 from longshore.activities.storage import address, speaking
 from longshore.models.addresses import without_secrets
-from longshore.models.errors import NotFoundError
+from longshore.models.errors import NotFoundError, StoreError
 from longshore.models.safetensors import SafetensorsModel, TransformerConfig
 from longshore.models.text import listed
 from longshore.models.visible import shown
@@ -29,6 +29,8 @@ _LEFT_OUT = ("consolidated", "adapter_model")
 """How files begin that lie beside the model: the same in another form, or an adapter of it."""
 _MOST_FILES = 1_000
 _MOST_CONFIG = 4 * 2**20
+_INDEX = "model.safetensors.index.json"
+_MOST_INDEX = 64 * 2**20
 _MOST_HEADERS = 256 * 2**20
 """Bytes of all headers of a model."""
 _MOST_LAYERS = 10_000
@@ -84,7 +86,11 @@ def read_file(url: str) -> SafetensorsModel:
     weights = _header(fs, path, name).weights
     if not weights:
         raise NotSafetensorsError(f"{shown(name)} has no tensor")
-    return SafetensorsModel(dict(weights.most_common()), 1, None, f"a file has no {CONFIG}")
+    try:
+        config, why = _config(fs, posixpath.join(posixpath.dirname(path), CONFIG))
+    except StoreError:  # a server may give out the one file alone
+        config, why = None, f"{CONFIG} beside it cannot be read"
+    return SafetensorsModel(dict(weights.most_common()), 1, config, why)
 
 
 def _files(fs: Any, folder: str) -> list[str]:
@@ -112,12 +118,37 @@ def _files(fs: Any, folder: str) -> list[str]:
             are = "is" if len(missing) == 1 else "are"
             raise NotFoundError(f"the model has {len(wanted)} files, and {named} {are} not there")
         return wanted
+    named = _in_index(fs, posixpath.join(folder, _INDEX))
+    if missing := sorted(named - set(names)):
+        are = "is" if len(missing) == 1 else "are"
+        raise NotFoundError(
+            f"the model has {len(named)} files by {_INDEX}, and "
+            f"{listed([shown(each) for each in missing], 1)} {are} not there"
+        )
+    names = sorted(named) or names
     if len(names) > _MOST_FILES:
         raise NotSafetensorsError(
             f"the folder {shown(folder)} has {len(names):,} {ENDING} files; {_MOST_FILES:,} are "
             "the most"
         )
     return names
+
+
+def _in_index(fs: Any, path: str) -> set[str]:
+    """Return the files that an index names; none where there is none. Raises NotSafetensorsError
+    where it is damaged."""
+    raw = _bytes_of(fs, path, _MOST_INDEX)
+    if raw is None:
+        return set()
+    try:
+        where = json.loads(raw)["weight_map"]
+        files = set(cast("dict[str, Any]", where).values())
+        named = all(isinstance(each, str) for each in files)
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        named, files = False, set[str]()
+    if not named or not files:
+        raise NotSafetensorsError(f"{_INDEX} does not say in which file each tensor is")
+    return files
 
 
 def _header(fs: Any, path: str, name: str) -> SafetensorsHeader:
@@ -130,15 +161,20 @@ def _header(fs: Any, path: str, name: str) -> SafetensorsHeader:
     raise NotFoundError(f"there is no file {shown(without_secrets(address(fs, path)))}")
 
 
-def _config(fs: Any, path: str) -> tuple[TransformerConfig | None, str]:
-    """Return what a configuration says, or why it says nothing of use."""
-    raw = None
+def _bytes_of(fs: Any, path: str, most: int) -> bytes | None:
+    """Return what a small file has; None where there is none, nothing of one that is longer."""
     with (
         speaking("configuration", address(fs, path), "read"),
         suppress(FileNotFoundError),
         opened(fs, path) as (file, size),
     ):
-        raw = file.read(_MOST_CONFIG) if size <= _MOST_CONFIG else b""
+        return file.read(most) if size <= most else b""
+    return None
+
+
+def _config(fs: Any, path: str) -> tuple[TransformerConfig | None, str]:
+    """Return what a configuration says, or why it says nothing of use."""
+    raw = _bytes_of(fs, path, _MOST_CONFIG)
     if raw is None:
         return None, f"there is no {CONFIG}"
     if not raw:

@@ -194,7 +194,7 @@ async def facts_of(
 def _replica(row: RowMapping) -> Replica:
     return Replica(
         job_id=row["job_id"], revision=row["revision"], created_at=row["created_at"],
-        stage=stage_of(row), failed_last=failed_last(row),
+        stage=stage_of(row), endpoint=row["endpoint"] or "", failed_last=failed_last(row),
         stopping=row["stopping_at"] is not None, failures=row["failures"],
         leaves_at=row["expires_at"], node_drains=row["node_drains"], left_idle=row["left_idle"],
         load_time=timedelta(seconds=row["load_seconds"]),

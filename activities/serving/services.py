@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import secrets
 import string
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from datetime import datetime
 
 from pydantic import ValidationError
@@ -40,12 +40,19 @@ from longshore.models.errors import StoredError
 from longshore.models.job import JobSpec
 from longshore.models.messages import JobInput
 from longshore.models.service import ServiceState
-from longshore.models.service_messages import AdvanceService, EngineNotice, ServiceProgress
-from longshore.scheduling.serving.replicas import ServiceFacts, ServicePlan, plan
+from longshore.models.service_messages import (
+    AdvanceService,
+    EngineNotice,
+    ReplicaProgress,
+    ServiceProgress,
+)
+from longshore.scheduling.serving.replicas import Replica, ServiceFacts, ServicePlan, plan
 
 _LETTERS, _SUFFIX = string.ascii_lowercase + "234567", 10
 """As of other jobs whose id is made."""
 _IN_FLIGHT = 25
+_MOST_TOLD = 20
+"""Replicas of which the card of a service tells."""
 
 
 class ServiceActivities:
@@ -92,7 +99,11 @@ class ServiceActivities:
         if started or told:
             async with self._database.transaction() as connection:
                 await mark(connection, started=started, told=told, never=never)
-        return _progress(facts, planned, now, over=over, more=bool(planned.undo or never))
+        more = bool(planned.undo or never)
+        progress = _progress(facts, planned, now, over=over, more=more)
+        replicas = _replicas_after(facts, planned, new)
+        model = revision[0].model if revision else ""
+        return progress.model_copy(update={"model": model, "replicas": replicas})
 
     async def _hear(self, name: str, notices: Sequence[EngineNotice]) -> None:
         """Record what agents said, which is known then, whatever follows; wake the pools of those
@@ -169,6 +180,31 @@ def _progress(
         wanted=0 if facts.removing else facts.wanted,
         ready=sum(each.ready for each in facts.replicas),
         reason=planned.reason or planned.stages,
+        failure=facts.last_failure if any(each.failed_last for each in facts.replicas) else "",
         look_in=look_in,
         more=more,
     )
+
+
+def _replicas_after(
+    facts: ServiceFacts, planned: ServicePlan, new: Sequence[str]
+) -> tuple[ReplicaProgress, ...]:
+    """Return what the first replicas do once what was planned is done."""
+    ending = {each.job_id for each in planned.stop}
+    found = [_replica_progress(each, ending) for each in facts.replicas[:_MOST_TOLD]]
+    for job_id in new[: _MOST_TOLD - len(found)]:
+        begun = ReplicaProgress(job_id=job_id, revision=facts.revision, says="waits for a GPU")
+        found.append(begun)
+    return tuple(found)
+
+
+def _replica_progress(replica: Replica, ending: Collection[str]) -> ReplicaProgress:
+    if replica.stopping or replica.job_id in ending:
+        says = "ends what it has begun"
+    elif replica.stage is None:
+        says = "waits to be tried again" if replica.failed_last else "waits for a GPU"
+    else:
+        says = replica.stage.value
+        if replica.ready and replica.endpoint:
+            says += f" at {replica.endpoint}"
+    return ReplicaProgress(job_id=replica.job_id, revision=replica.revision, says=says)

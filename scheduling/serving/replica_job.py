@@ -20,7 +20,7 @@ each layer: on a busy node it hardly gets on, and neither does who shares it."""
 _LEAVES = timedelta(seconds=5)
 """Beyond the time to drain, for the engine to end by itself."""
 _BELIEVED = 4
-"""An engine that says that it takes so many times what was reckoned is not believed."""
+"""Of an engine no more than so many times what was reckoned is believed."""
 
 
 def corrected(engine: EngineSpec, seen: int) -> EngineSpec:
@@ -34,9 +34,8 @@ def corrected(engine: EngineSpec, seen: int) -> EngineSpec:
         taken = -(-engine.memory * seen // max(round(stated * 1e9), 1))
     else:
         taken = -(-seen // ((engine.model.gpus or 1) * 1_000_000))
-    if not engine.memory < taken <= _BELIEVED * engine.memory:
-        return engine
-    return engine.model_copy(update={"memory": taken})
+    taken = min(taken, _BELIEVED * engine.memory)
+    return engine if taken <= engine.memory else engine.model_copy(update={"memory": taken})
 
 
 def part_of(memory: int, gpu_memory: float) -> int:

@@ -36,6 +36,8 @@ class Replica:
     created_at: datetime
     stage: EngineStage | None = None
     """None while it waits for a GPU."""
+    endpoint: str = ""
+    """Of one that is ready."""
     failed_last: bool = False
     """Where it waits: whether that is to be tried again, after its engine failed."""
     stopping: bool = False

@@ -10,6 +10,7 @@ from typing import cast
 import psutil
 import pytest
 from openai import AsyncOpenAI
+from temporalio.common import SearchAttributeKey
 
 from longshore.activities.database import Database
 from longshore.activities.metrics import Metrics
@@ -18,6 +19,7 @@ from longshore.activities.node.launch import LOADING_FOLDER
 from longshore.client.api import Longshore
 from longshore.client.service_commands import is_settled, until_ready
 from longshore.client.service_view import problems
+from longshore.models import search
 from longshore.models.errors import NeverReadyError, NotFoundError, RefusedError
 from longshore.models.job_request import FILLS
 from longshore.models.job_status import JobState
@@ -162,6 +164,14 @@ async def test_an_engine_of_a_drained_node_stays_while_there_is_no_room_elsewher
     assert waits.endpoints == first.endpoints
     says = "1 replica to be replaced (1 on a node that drains): 0 of 1 new ones ready"
     assert waits.message == says
+    handle = longshore.temporal.get_workflow_handle(service_workflow_id(service.name))
+    card = (await handle.query("__temporal_workflow_metadata")).current_details
+    first_id, second_id = (each.job_id for each in waits.replicas)
+    assert f"Model `{service.model}`, revision 1: 1 of 1 replica ready\n\n{says}\n" in card
+    assert f"- `job-{first_id}`, revision 1: ready at {first.endpoints[0]}\n" in card
+    assert card.endswith(f"- `job-{second_id}`, revision 1: waits for a GPU")
+    found = (await handle.describe()).typed_search_attributes
+    assert found[SearchAttributeKey.for_keyword(search.POOL)] == service.pool
     told = (await longshore.explain(first.replicas[0].job_id)).headline
     leaves = f"{agent.node_id} drains: it leaves when another replica of {service.name} is ready"
     assert told.endswith(f"; {leaves}")

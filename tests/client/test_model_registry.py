@@ -485,14 +485,16 @@ async def test_a_folder_is_estimated(longshore: Command, files: Path):
     heads, head = QWEN["num_key_value_heads"], QWEN["head_dim"]
     assert told["cache"] == 2 * 4 * heads * head * 2 * 100
     (file,) = (files / "qwen").glob("*.safetensors")
-    alone = json.loads((await longshore("models", "estimate", str(file), "--json")).out)
-    assert (alone["weights"], alone["cache"]) == (told["weights"], 0)  # no config.json beside it
+    alone = json.loads(
+        (await longshore("models", "estimate", str(file), *asked[3:], "--json")).out
+    )
+    assert alone == {**told, "source": str(file)}, "its config.json lies beside it"
 
 
 async def test_of_a_stated_memory_it_is_said_that_it_counts(longshore: Command, files: Path):
     asked = ("models", "add", "stated", "--source", str(files / "tiny.gguf"))
     assert (await longshore(*asked)).code == 0
-    said = "Its engines hold the 3GB that it states, and not this"
+    said = "Its engines hold the 3GB that it states and not this"
     assert said not in (await longshore("models", "show", "stated")).err
     assert (await longshore(*asked, "--memory", "3GB")).code == 0
     assert said in " ".join((await longshore("models", "show", "stated")).err.split())

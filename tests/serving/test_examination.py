@@ -47,7 +47,10 @@ def test_one_safetensors_file_is_looked_at(tmp_path: Path) -> None:
     less = examine(spec.model_copy(update={"memory": 1e-8}), BUILT_IN["vllm"])
     assert "its weights alone have 96" in less.warnings[0]
     (unstated,) = examine(spec.model_copy(update={"memory": None}), BUILT_IN["vllm"]).problems
-    assert "a file has no config.json: the figure is weights and overhead alone" in unstated
+    assert "By its files " in unstated
+    (tmp_path / "config.json").unlink()
+    (unstated,) = examine(spec.model_copy(update={"memory": None}), BUILT_IN["vllm"]).problems
+    assert "there is no config.json: the figure is weights and overhead alone" in unstated
 
 
 @pytest.mark.parametrize(

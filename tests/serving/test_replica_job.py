@@ -31,6 +31,9 @@ def test_what_an_engine_took_is_on_each_gpu_in_the_proportion_of_its_size():
     two = ENGINE.of_size(EngineSize(gpus=2, memory=1000))
     assert corrected(two, 1900 * 10**6) == two
     assert corrected(two, 2100 * 10**6).memory == 1050
+    # Of one that took more than is believed as much as that is.
+    assert corrected(ENGINE, 4000 * 10**6).memory == 4000
+    assert corrected(ENGINE, 7000 * 10**6).memory == 4000
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,30 @@ def test_files_that_lack_are_named(tmp_path: Path):
         read_folder(str(tmp_path))
 
 
+def test_files_that_an_index_names_are_the_model(tmp_path: Path):
+    write(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "part-a.safetensors")
+    (tmp_path / "other.safetensors").write_bytes(whole())
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "part-a.safetensors"}}))
+    assert (read_folder(str(tmp_path)).files, index.unlink()) == (1, None)
+    assert read_folder(str(tmp_path)).files == 2
+    index.write_text(json.dumps({"weight_map": {"a": "part-a.safetensors", "b": "part-b"}}))
+    with pytest.raises(NotFoundError, match=r"2 files by .*, and 'part-b' is not there"):
+        read_folder(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "raw", ["", "{", "[]", "{}", '{"weight_map": 5}', '{"weight_map": {}}',
+            '{"weight_map": {"a": 5}}', '{"weight_map": {"a": []}}'],
+)  # fmt: skip
+def test_an_index_that_says_nothing_is_refused(tmp_path: Path, raw: str):
+    write(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text(raw)
+    with pytest.raises(NotSafetensorsError, match="does not say in which file each tensor is"):
+        read_folder(str(tmp_path))
+
+
 def test_a_folder_without_a_tensor_is_refused(tmp_path: Path):
     (tmp_path / "model.safetensors").write_bytes(header({}))
     with pytest.raises(NotSafetensorsError, match=r"files of .* have no tensor"):
