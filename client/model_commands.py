@@ -109,7 +109,11 @@ def add(
         bool, typer.Option("--prewarm", help="Loaded before anybody asks, where there is room.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read a file behind a URL whole, for its digest.")
+        bool,
+        typer.Option(
+            "--verify",
+            help="Read a file behind a URL for its digest also where it has over 256 MB.",
+        ),
     ] = False,
     dry_run: DRY_RUN = False,
     as_json: JSON = False,

@@ -11,6 +11,7 @@ from longshore.activities.serving.model_facts import (
     path_of,
     place_of,
     read_files,
+    size_of,
 )
 from longshore.activities.serving.model_files import is_here
 from longshore.activities.serving.model_folder import ENDING, has_adapter, is_folder
@@ -38,6 +39,8 @@ from longshore.scheduling.serving.splits import why_not_so_many
 _WRONG = (DamagedError, NotFoundError, UnsatisfiableError)
 """What is said of a file that was read: it is no use, wherever one looks from."""
 
+READ_FOR_A_DIGEST = 256_000_000
+"""Bytes of a file behind a URL."""
 _MOST_MEMORY = 10**18
 """Bytes of a model: of more no engine is made (`EngineSize`)."""
 
@@ -152,14 +155,15 @@ class _Examination:
         spec = self.spec
         if spec.sha256 is None or not self._is_here:
             return
-        if path_of(spec.source) is None and not self.verify:
-            self.warnings.append(
-                "sha256: a file behind a URL is not read for it; --verify does, and each engine "
-                "does as it starts"
-            )
-            return
         if is_folder(place_of(spec.source)):
             self.problems.append(f"sha256: {spec.source} is a folder, and a digest is of a file")
+            return
+        far = path_of(spec.source) is None and not self.verify
+        if far and size_of(spec.source) > READ_FOR_A_DIGEST:
+            self.warnings.append(
+                f"sha256: a file of over {format_bytes(READ_FOR_A_DIGEST)} behind a URL is not "
+                "read for it; --verify does, and each engine does as it starts"
+            )
             return
         found = digest_of(spec.source, self.told)
         if found != spec.sha256:

@@ -147,6 +147,21 @@ def _architecture(header: GGUFHeader) -> str:
     return f"of the architecture {shown(named)}" if named else "that names no architecture"
 
 
+def size_of(source: str) -> int:
+    """Return the bytes of a file. Blocks. Raises as `digest_of`."""
+    fs, path = connect_model(place_of(source))
+    with speaking("model", address(fs, path), "read"):
+        try:
+            with opened(fs, path) as (_, size):
+                return size
+        except FileNotFoundError:
+            raise _no_file(fs, path) from None
+
+
+def _no_file(fs: Any, path: str) -> NotFoundError:
+    return NotFoundError(f"there is no file {shown(without_secrets(address(fs, path)))}")
+
+
 def digest_of(source: str, told: Told) -> str:
     """Return the SHA-256 of a file. Blocks. Raises NotFoundError, DamagedError, StoreError."""
     fs, path = connect_model(place_of(source))
@@ -160,9 +175,7 @@ def digest_of(source: str, told: Told) -> str:
                     read += len(piece)
                     told(read, size)
         except FileNotFoundError:
-            raise NotFoundError(
-                f"there is no file {shown(without_secrets(address(fs, path)))}"
-            ) from None
+            raise _no_file(fs, path) from None
     if not read:
         raise DamagedError(f"{name} is empty")
     return digest.hexdigest()

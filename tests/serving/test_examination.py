@@ -5,10 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from longshore.activities.serving import examination
 from longshore.activities.serving.examination import examine
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import LLAMA_CPP, ModelSpec
+from tests.support.gguf_models import Model
+from tests.support.gguf_models import write as write_gguf
 from tests.support.safetensors_models import header, write
+from tests.support.served import serving
 
 _U32, _TEXT, _U64 = 4, 8, 10
 
@@ -73,6 +77,20 @@ def test_one_safetensors_file_that_cannot_be_true_is_refused(
     assert why in of_folder[0]
     (other,) = examine(ModelSpec(name="one", source=str(file)), BUILT_IN[LLAMA_CPP]).problems
     assert why in other
+
+
+def test_a_large_file_behind_a_url_is_read_for_its_digest_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_gguf(Model(), tmp_path / "tiny.gguf", None)
+    monkeypatch.setattr(examination, "READ_FOR_A_DIGEST", file.stat().st_size - 1)
+    with serving(tmp_path) as served:
+        spec = ModelSpec(name="far", source=f"{served.url}tiny.gguf", sha256="0" * 64)
+        unread = examine(spec, BUILT_IN[LLAMA_CPP])
+        assert unread.problems == ()
+        assert "behind a URL is not read for it; --verify does" in unread.warnings[0]
+        (why,) = examine(spec, BUILT_IN[LLAMA_CPP], verify=True).problems
+        assert "and the file has" in why
 
 
 @pytest.mark.parametrize("memory", [None, 5])
