@@ -220,13 +220,14 @@ class Explainer:
             **await self._beside(job),
         )  # fmt: skip
         turn = await self._weighed(job) if weighs and told.making_room is None else Turn()
+        start = told.job.estimated_start
         if turn.says:
             # Its start as jobs end in time counts no turn: the later of two would mislead.
             shown = told.job.model_copy(update={"estimated_start": None, "start_range": None})
             headline = f"{told.headline}; {turn.says}"
             told = told.model_copy(update={"headline": headline, "job": shown})
         more = {
-            "weighed": turn.plan and as_told(turn.plan, _to_come(told.job.estimated_start)),
+            "weighed": turn.plan and as_told(turn.plan, _to_come(start)),
             "sizes": await self._sizes_of(job), "data": await self.staged(job),
             "meeting": await self._meeting_of(job), "payers": payers,
             "share": part_of(pool.packing, job.tenant),
