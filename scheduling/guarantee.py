@@ -5,6 +5,7 @@ forward, and would take the place of those behind it for as long.
 """
 
 from collections.abc import Callable, Collection, Iterable
+from functools import cache
 
 from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
@@ -31,18 +32,21 @@ def may_come_first(
                 kinds[kind] = one, gpus + len(node.gpus)
         return kinds.values()
 
-    def may(job: JobRequest) -> bool:
-        if job.id in held or (job.id in waits_for_funds and job.id in policy.unfunded):
-            return False
-        smallest = job.smallest
-        need = Need.of(smallest, policy)
-        if smallest.gang is None:
+    @cache
+    def holds(need: Need, gpus_of_gang: int) -> bool:
+        if not gpus_of_gang:
             return any(fits_when_empty(node, need) for node, _ in there())
         suits = (
             gpus
             for node, gpus in there()
             if first_failure(attributes_of(node, labels_named((need,))), need) is None
         )
-        return sum(suits) >= smallest.gpus
+        return sum(suits) >= gpus_of_gang
+
+    def may(job: JobRequest) -> bool:
+        if job.id in held or (job.id in waits_for_funds and job.id in policy.unfunded):
+            return False
+        smallest = job.smallest
+        return holds(Need.of(smallest, policy), smallest.gpus if smallest.gang else 0)
 
     return may
