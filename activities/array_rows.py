@@ -116,6 +116,7 @@ async def seen_of(
         limit=row["slots"], counts=by_state, ready=ready["now"], next_ready=ready["next"],
         placed=sum(each["attempt"] > 0 for each in open_),
         queued=sum(each["attempt"] == 0 for each in open_),
+        begun=any(each["attempt"] > 0 for each in slots),
         failed=len(failed),
         slot_failure=FailureClass(last["failure"]) if last and last["failure"] else None,
         slot_message=(last["message"] or last["reason"] or "") if last else "",

@@ -59,7 +59,9 @@ def checked_out(repository: str, ref: str | None, cache: Path) -> Iterator[tuple
         commit = _commit_of(source, ref, clone)
         _git("-C", clone, "worktree", "prune")
         try:
-            _git("-C", clone, "worktree", "add", "--quiet", "--detach", tree, commit)
+            # Forced twice: Git locks it while it checks out, and one that was killed leaves that.
+            force = ("--force", "--force")
+            _git("-C", clone, "worktree", "add", *force, "--quiet", "--detach", tree, commit)
             _complete(source, tree)
             yield tree, commit
         finally:

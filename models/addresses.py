@@ -31,10 +31,8 @@ _HOST = re.compile(
 )
 _PASSWORD = re.compile(r"""(?<=://)([^/?#@\s:"']*):([^/?#\s"']*)@""")
 _USER_OF_HTTP = re.compile(r"""(https?://)[^/?#\s"']+@""", re.IGNORECASE)
-_SECRET_PARAMETER = re.compile(
-    r"""([?&](?:[^=&\s]*(?:password|secret|token|key|signature)[^=&\s]*|sig)=)[^&#\s"']*""",
-    re.IGNORECASE,
-)
+_PARAMETER = re.compile(r"""([?&])([^?&=\s]*)=[^&#\s"']*""")
+_SECRET_NAME = re.compile(r"password|secret|token|key|signature|^sig$", re.IGNORECASE)
 
 
 def parse_address(value: object) -> object:
@@ -98,7 +96,12 @@ def without_secrets(text: str) -> str:
     """Return the text with the passwords of its URLs, and secrets in their query, masked; over
     HTTP the user too, which may be a token."""
     text = _PASSWORD.sub(r"\1:***@", _USER_OF_HTTP.sub(r"\1***@", text))
-    return _SECRET_PARAMETER.sub(r"\1***", text)
+    return _PARAMETER.sub(_without_value, text)
+
+
+def _without_value(found: re.Match[str]) -> str:
+    """Return a parameter of a query, without its value where its name says that it is secret."""
+    return f"{found[1]}{found[2]}=***" if _SECRET_NAME.search(found[2]) else found[0]
 
 
 Address = Annotated[str | None, BeforeValidator(parse_address, json_schema_input_type=str | int)]

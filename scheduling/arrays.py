@@ -118,6 +118,8 @@ class ArraySeen:
     """Slots that have asked for elements, and have not ended."""
     queued: int
     """Slots that have not, and have not ended."""
+    begun: bool = True
+    """Whether a slot has ever asked for elements."""
     failed: int = 0
     """Slots that have failed since it began, or was retried."""
     slot_failure: FailureClass | None = None
@@ -165,8 +167,7 @@ def decide(seen: ArraySeen) -> ArrayPlan:
     if seen.held or seen.begins_at is not None:
         return ArrayPlan(JobState.RUNNING, _why_held(seen), cancel_queued=bool(seen.queued))
     # Until a slot has asked for elements, what ails one ails all.
-    begun = seen.placed > 0 or _has_begun(seen.counts)
-    budget = (seen.limit if begun else min(seen.limit, FIRST_SLOTS)) - seen.failed
+    budget = (seen.limit if seen.begun else min(seen.limit, FIRST_SLOTS)) - seen.failed
     if waiting and not slots and budget <= 0:
         why = f"no slot was left to run it: {seen.slot_message}".rstrip(": ")
         return ArrayPlan(JobState.RUNNING, why, give_up=why, failure=seen.slot_failure)
@@ -181,14 +182,6 @@ def decide(seen: ArraySeen) -> ArrayPlan:
         JobState.RUNNING, progress_text(seen.counts, seen.claimed), open=more,
         wake_at=seen.next_ready,
     )  # fmt: skip
-
-
-def _has_begun(counts: Mapping[ElementState, int]) -> bool:
-    """Return whether a slot ever got an element."""
-    return any(
-        number and state not in (ElementState.WAITING, ElementState.BLOCKED)
-        for state, number in counts.items()
-    )
 
 
 def _why_held(seen: ArraySeen) -> str:

@@ -16,6 +16,7 @@ _IGNORED = frozenset({"name", "prefix"})
 _READ = frozenset({"channels", "dependencies"})
 _LOCAL = re.compile(
     r"(?:^|\b(?:channel|url)\s*=)\s*[\"']?(?:[./~\\]|file:(?!///)|file:.*\.(?:conda|tar\.bz2)\b)"
+    r"|^(?!.*://).*\.(?:conda|tar\.bz2)\b"
 )
 """What lies in the folder of the code, `./channel` or `./foo.conda`, or is a file of a node. A
 channel that every node has, `file:///srv/channel`, is an index like others."""

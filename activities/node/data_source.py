@@ -11,7 +11,7 @@ import stat
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -269,21 +269,30 @@ def with_linked(files: Mapping[str, T], links: Mapping[str, str]) -> dict[str, T
     """Return files by path, also those that links to files and folders among them lead to.
 
     `links` says where each leads, seen from where the paths begin; one to nothing there is left
-    out, and so is one to a folder that it lies in itself. Raises SourceError where all are too
+    out, and so is what is seen over one link twice. Raises SourceError where all are too
     many.
     """
-    found, regular = dict(files), sorted(files)
-    for path in links:
-        end = _followed(path, links)
-        if end in found:  # also what an earlier link leads to
-            found.setdefault(path, found[end])
-        first = bisect_left(regular, f"{end}/")
-        for below in islice(regular, first, None):
-            if not below.startswith(f"{end}/"):
-                break
-            found.setdefault(path + below.removeprefix(end), files[below])
-        if len(found) > MOST_FILES:
-            raise SourceError(f"its links lead to over {MOST_FILES:,} files: store them packed")
+    found = dict(files)
+    by: dict[str, frozenset[str]] = {}
+    """Over which links each is there that is no file of its own: over none twice."""
+    for _ in range(_MOST_LINKS):  # what a link leads to may lie behind another
+        there = sorted(found)
+        before = len(there)
+        for link in links:
+            end = _followed(link, links)
+            first = bisect_left(there, f"{end}/")
+            below = takewhile(lambda path, end=end: path.startswith(f"{end}/"),
+                              islice(there, first, None))  # fmt: skip
+            for path in chain([end] if end in found else [], below):
+                over = by.get(path, frozenset())
+                new = link + path.removeprefix(end)
+                if new not in found and link not in over and not path.startswith(f"{link}/"):
+                    found[new], by[new] = found[path], over | {link}
+            if len(found) > MOST_FILES:
+                many = f"its links lead to over {MOST_FILES:,} files: store them packed"
+                raise SourceError(many)
+        if len(found) == before:
+            break
     return found
 
 

@@ -264,7 +264,8 @@ def _refuse_local(line: str, where: str) -> None:
         raise _bad(
             f"{where} names {brief(line.strip())}, which is no package of an index: what is in a "
             "folder may change without a change of this line. Install it in a `script`, or put "
-            "the folder on PYTHONPATH"
+            "the folder on PYTHONPATH; an index in a folder of every node is written "
+            "`--find-links file:///srv/wheels`"
         )
 
 

@@ -164,7 +164,7 @@ def _no_file(fs: Any, path: str) -> NotFoundError:
 
 def digest_of(source: str, told: Told) -> str:
     """Return the SHA-256 of a file. Blocks. Raises NotFoundError, DamagedError, StoreError."""
-    fs, path = connect_model(place_of(source))
+    fs, path = connect_model(place_of(source), whole=True)
     name = shown(posixpath.basename(path))
     digest, read = hashlib.sha256(), 0
     with speaking("model", address(fs, path), "read"):

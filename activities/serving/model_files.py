@@ -52,17 +52,22 @@ def read_model(url: str) -> GGUFHeader:
     return header
 
 
-def connect_model(url: str) -> tuple[Any, str]:
+def connect_model(url: str, *, whole: bool = False) -> tuple[Any, str]:
     """Return the file system of a model's file or folder, and its path there. Raises StoreError.
 
     Over HTTP each question ends after a minute, however slowly the answer comes: whoever adds a
-    model would wait for as long as its server likes.
+    model would wait for as long as its server likes. Who reads a `whole` file waits on while
+    something comes.
     """
     options: dict[str, Any] = {}
     if url.startswith(("http:", "https:")):
         from aiohttp import ClientTimeout  # 0.1 s of each command, and few need it
 
-        options = {"client_kwargs": {"timeout": ClientTimeout(total=_ANSWERS_WITHIN)}}
+        within = _ANSWERS_WITHIN
+        ends = ClientTimeout(
+            total=None if whole else within, sock_connect=within, sock_read=within
+        )
+        options = {"client_kwargs": {"timeout": ends}}
     try:
         return connect(url, **options)
     except StoreError as error:

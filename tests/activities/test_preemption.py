@@ -88,7 +88,7 @@ async def _submit_urgent(ledger: Ledger, since: timedelta = timedelta(0), **fiel
     await ledger.enqueue("urgent", **(URGENT | fields))
     submitted = (datetime.now(UTC) - since).isoformat()
     await ledger.rows(
-        "UPDATE queue SET request = request"
+        "UPDATE queue SET submitted_at = CAST(:at AS timestamptz), request = request"
         " || jsonb_build_object('submitted_at', CAST(:at AS text)) WHERE job_id = 'urgent'",
         at=submitted,
     )

@@ -176,6 +176,8 @@ prefix: /home/me/train
         ("channels: [c]\ndependencies: ['file:///a.conda']", "names file:///a.conda, which"),
         ("channels: [c]\ndependencies: ['./c::a']", "names ./c::a, which may change"),
         ("channels: [c]\ndependencies: ['a[channel=\"./c\"]']", "which may change"),
+        ("channels: [c]\ndependencies: [a-1.0-0.conda]", "names a-1.0-0.conda, which may change"),
+        ("channels: [c]\ndependencies: [p/a-1.0-0.tar.bz2]", "which may change"),
         ("[" * 5000, "no YAML"),
     ],
 )

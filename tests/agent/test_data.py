@@ -12,7 +12,7 @@ import pytest
 from longshore.activities.node import data_cache, data_fetch, data_sets
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_fetch import Fetch
-from longshore.activities.node.data_source import DataSource, ForbiddenError
+from longshore.activities.node.data_source import DataSource, ForbiddenError, with_linked
 from longshore.activities.storage import connect
 from longshore.models.data import DataSet
 from longshore.models.errors import StoreError
@@ -318,9 +318,22 @@ async def test_a_link_is_the_file_or_folder_that_it_leads_to(box: LocalNode, sou
     run = box.start(f"{SHOW}; echo lacks $LONGSHORE_DATA_MISSING", data=data)
     assert (await run.done).failure is None
     assert box.output(run.record.key).splitlines() == [
-        "./latest/two.csv 2", "./newest/two.csv 2", "./one.csv 1", "./val/best.csv 2",
-        "./val/two.csv 2", "lacks",
+        "./latest/best.csv 2", "./latest/two.csv 2", "./newest/best.csv 2", "./newest/two.csv 2",
+        "./one.csv 1", "./val/best.csv 2", "./val/two.csv 2", "lacks",
     ]  # fmt: skip
+
+
+def test_links_are_followed_over_others_and_in_no_circle():
+    """As in a cache of Hugging Face, where each file of a snapshot is a link."""
+    links = {"snap/v1/m": "blobs/1", "latest": "snap/v1", "a/loop": "a", "x/y": "z", "z/w": "x"}
+    files = {"blobs/1": 1, "a/b": 2, "x/n": 3, "z/o": 4}
+    found = with_linked(files, links)
+    assert found["latest/m"] == found["snap/v1/m"] == 1
+    assert {path for path in found if path[0] in "axz"} == {
+        "a/b", "a/loop/b", "x/n", "x/y/o", "x/y/w/n", "z/o", "z/w/n", "z/w/y/o",
+    }  # fmt: skip
+    behind = with_linked({"shared/y": 5}, {"v1/data": "shared", "cur": "v1"})
+    assert behind["cur/data/y"] == 5
 
 
 def test_a_file_that_became_a_link_since_it_was_listed_is_not_read(source: Path, tmp_path: Path):

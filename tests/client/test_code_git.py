@@ -111,7 +111,7 @@ def clones(tmp_path: Path) -> list[Path]:
     return [path for path in (tmp_path / "cache").iterdir() if path.suffix != ".lock"]
 
 
-@pytest.mark.parametrize("left", ["begun", "locked", "checked out"])
+@pytest.mark.parametrize("left", ["begun", "locked", "checked out", "half checked out"])
 def test_what_a_killed_submit_left_is_in_nobodys_way(
     repository: Path, tmp_path: Path, left: str
 ) -> None:
@@ -121,6 +121,9 @@ def test_what_a_killed_submit_left_is_in_nobodys_way(
         git(clone, "remote", "remove", "origin")
     elif left == "locked":
         (clone / "refs" / "heads" / "main.lock").touch()
+    elif left == "half checked out":  # Git locks it until that is done
+        tree = clone.with_suffix(".tree")
+        git(clone, "worktree", "add", "-q", "--lock", "--detach", str(tree), "v1")
     else:
         git(clone, "worktree", "add", "-qf", "--detach", str(clone.with_suffix(".tree")), "v1")
     commit(repository, {"train.py": "four"})

@@ -138,6 +138,9 @@ def test_what_is_no_address_is_refused(given: str):
 def test_passwords_in_urls_are_masked():
     assert without_secrets("postgresql://me:pa:ss@h:1/db?x=1") == "postgresql://me:***@h:1/db?x=1"
     assert without_secrets("s3://b/x?secret_key=abc&y=2") == "s3://b/x?secret_key=***&y=2"
+    assert without_secrets("https://h/x?a=1&X-Sig=5&sig=6&MyToken=7#f") == (
+        "https://h/x?a=1&X-Sig=5&sig=***&MyToken=***#f"
+    )
     assert without_secrets("postgresql://me@h/db") == "postgresql://me@h/db"
     assert without_secrets("ssh://git@h/a https://h/a@b") == "ssh://git@h/a https://h/a@b"
 

@@ -1,5 +1,6 @@
 """What an array does next: worked cases, and what always holds."""
 
+import dataclasses
 import heapq
 from datetime import UTC, datetime, timedelta
 
@@ -277,8 +278,8 @@ def seen(counts: dict[ElementState, int], **fields: object) -> ArraySeen:
         (seen({WAITING: 100}, placed=8, queued=8), 0),  # enough wait for GPUs
         (seen({WAITING: 100}, placed=20, queued=8), 12),
         (seen({WAITING: 100}, placed=48, queued=0), 2),
-        (seen({WAITING: 99, SUCCEEDED: 1}, failed=47), 3),  # one that failed counts
-        (seen({WAITING: 100}, failed=5), FIRST_SLOTS - 5),  # none has got an element
+        (seen({WAITING: 100}, failed=47), 3),  # one that failed counts
+        (seen({WAITING: 100}, failed=5, begun=False), FIRST_SLOTS - 5),
         (seen({RUNNING: 3}, placed=3), 0),
     ],
 )
@@ -302,7 +303,10 @@ def test_what_no_slot_can_run_fails():
              slot_failure=FailureClass.START)
     )  # fmt: skip
     assert plan.give_up == "no slot was left to run it: no such folder"
-    assert decide(seen({WAITING: 100}, limit=256, failed=FIRST_SLOTS)).give_up
+    none = seen({WAITING: 100}, limit=256, failed=FIRST_SLOTS, begun=False)
+    assert decide(none).give_up
+    # All that had got elements were lost, and the elements wait again.
+    assert decide(dataclasses.replace(none, begun=True)).open == FIRST_SLOTS
     assert decide(seen({FAILED: 9, SUCCEEDED: 1}, slot_failure=FailureClass.START)).failure is (
         FailureClass.START
     )
