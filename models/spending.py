@@ -22,6 +22,9 @@ _PAYERS = 12
 """Tenants that are named with their parts of a purchase."""
 
 
+NOT_BILLED = "by price and time, which the market has not billed yet"
+
+
 class Account(Wire):
     """What was paid, and what became of it: paid - resold + fees = used + idle + open."""
 
@@ -38,6 +41,9 @@ class Account(Wire):
     where that brought more than idle time had cost."""
     open_micro_usd: int = 0
     """Of blocks that have not ended: not yet divided into used and idle."""
+    estimated_micro_usd: int = 0
+    """What machines that are billed as they run have cost beyond what is paid, by their price and
+    time: an estimate until the market tells its bill, and no part of the sum. None of costs."""
 
     @property
     def adds_up(self) -> bool:
@@ -45,8 +51,15 @@ class Account(Wire):
         return cost == self.used_micro_usd + self.idle_micro_usd + self.open_micro_usd
 
     @property
+    def paid_so_far(self) -> str:
+        """What was paid; with ``about`` in front where a part of it is an estimate."""
+        about = "about " if self.estimated_micro_usd else ""
+        return f"{about}{amount(self.paid_micro_usd + self.estimated_micro_usd)}"
+
+    @property
     def sum_in_words(self) -> str:
-        """The sum, exact: ``$4.00 paid - $1.50 resold + $0.06 fees = $2.00 used + $0.56 idle``."""
+        """The sum, exact: ``$4.00 paid - $1.50 resold + $0.06 fees = $2.00 used + $0.56 idle``;
+        then what is estimated, if anything."""
         made_of = [f"{format_dollars(self.paid_micro_usd)} paid"]
         if self.resold_micro_usd or self.fees_micro_usd:
             made_of.append(f"- {format_dollars(self.resold_micro_usd)} resold")
@@ -61,7 +74,10 @@ class Account(Wire):
                 f"{'-' if self.open_micro_usd < 0 else '+'} "
                 f"{format_dollars(abs(self.open_micro_usd))} open"
             )
-        return f"{' '.join(made_of)} = {' '.join(became)}"
+        about = ""
+        if self.estimated_micro_usd:
+            about = f"; about {amount(self.estimated_micro_usd)} more {NOT_BILLED}"
+        return f"{' '.join(made_of)} = {' '.join(became)}{about}"
 
 
 def summed(accounts: Iterable[Account]) -> Account:
@@ -90,7 +106,7 @@ class PurchaseView(Account):
     orders: int
     """How many were made."""
     nodes: tuple[str, ...]
-    """Machines that have not ended."""
+    """Machines that have neither failed nor ended; some may not be up yet."""
     provider: str = ""
     """The market of the first option."""
     instance_type: str = ""
@@ -356,7 +372,9 @@ class BlockDetail(BlockView):
     def measured(self) -> Self:
         """Return the block with its utilisation, and while it lasts its used and idle cost."""
         began = self.starts_at
-        until = min(filter(None, (self.ended_at, self.ends_at, self.measured_at)))
+        # A machine that is billed as it runs may run on after its end.
+        ends_at = None if self.is_machine else self.ends_at
+        until = min(filter(None, (self.ended_at, ends_at, self.measured_at)))
         if began is None or until <= began:
             return self
         elapsed = (until - began) * self.nodes * self.gpus_per_node
@@ -377,7 +395,7 @@ class BlockDetail(BlockView):
     def _passed(self, elapsed: timedelta) -> int:
         """Return the cost of the time that has passed."""
         if self.is_machine or self.ends_at is None or self.starts_at is None:
-            return self.paid_micro_usd
+            return self.paid_micro_usd + self.estimated_micro_usd
         return round(self.paid_micro_usd * min(elapsed / (self.ends_at - self.starts_at), 1.0))
 
 

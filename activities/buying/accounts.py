@@ -24,7 +24,22 @@ ACCOUNT_OF_BLOCK = f"""
 """
 """The sums `a` of all rows of a block `b`."""
 
-OF_BLOCK = """
+_ESTIMATED = """
+    CASE WHEN o.is_machine AND o.order_id IS NOT NULL AND b.state <> 'ENDED' THEN greatest(
+        round(CASE WHEN jsonb_typeof(o.request #> '{offer,price}') = 'number'
+                   THEN (o.request #>> '{offer,price}')::numeric
+                   ELSE b.price_micro_per_gpu_hour END
+              * coalesce(b.gpus_per_node, 0) * b.nodes
+              * extract(epoch FROM
+                    coalesce((SELECT CASE WHEN bool_and(m.state = 'ENDED') THEN max(m.ended_at) END
+                                FROM machines m WHERE m.block_id = b.id), clock_timestamp())
+                    - coalesce(o.sent_at, b.starts_at)) / 3600)
+        - a.paid, 0)::bigint ELSE 0 END
+"""
+"""What a block `b` of the order `o` has cost beyond what the market has told."""
+
+OF_BLOCK = f"""
+    {_ESTIMATED} AS estimated_micro_usd,
     a.paid AS paid_micro_usd, a.resold AS resold_micro_usd, a.fees AS fees_micro_usd,
     a.used AS used_micro_usd,
     CASE WHEN b.state = 'ENDED' THEN a.unused + a.fees ELSE 0 END AS idle_micro_usd,
@@ -55,11 +70,14 @@ ACCOUNT_OF_PURCHASE = f"""
 """
 """The account `a` of a purchase `p`. Of an order that brought no block nothing is left open."""
 
-OF_PURCHASE = """
-    a.*, coalesce(p.request #>> '{options,0,provider}', '') AS provider,
-    coalesce(p.request #>> '{options,0,instance_type}', '') AS instance_type,
+OF_PURCHASE = f"""
+    (SELECT coalesce(sum({_ESTIMATED}), 0)::bigint
+       FROM blocks b JOIN orders o ON o.key = b.id {ACCOUNT_OF_BLOCK}
+      WHERE b.purchase_id = p.id) AS estimated_micro_usd,
+    a.*, coalesce(p.request #>> '{{options,0,provider}}', '') AS provider,
+    coalesce(p.request #>> '{{options,0,instance_type}}', '') AS instance_type,
     coalesce((p.request ->> 'nodes')::int, 1) AS wanted,
-    (SELECT coalesce(jsonb_object_agg(tenant, part), '{}')
+    (SELECT coalesce(jsonb_object_agg(tenant, part), '{{}}')
        FROM purchase_parts(p.committed, p.split, p.tenant)
       WHERE p.split IS NOT NULL AND part > 0) AS split_micro_usd
 """

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import logging
 from typing import Any
 
 from sqlalchemy import text
@@ -29,6 +30,9 @@ from longshore.models.errors import LongshoreError
 from longshore.models.purchase import AgentsReport, PurchaseOption, PurchaseRequest
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.block_end import decide_block, kept, lines_of
+from longshore.scheduling.buying.caps import tenant_of
+
+_log = logging.getLogger(__name__)
 
 
 class BlockDecisionActivities:
@@ -60,7 +64,9 @@ class BlockDecisionActivities:
             try:
                 scene = await with_markets(scene, block["account"], self._settings)
             except LongshoreError as error:
-                activity.logger.warning("block %s: no prices: %s", ref.block_id, error)
+                _log.warning("block %s: no prices: %s", ref.block_id, error)
+            except Exception:  # a block is decided about whatever a market answers
+                _log.exception("block %s: no prices", ref.block_id)
             decision = await asyncio.to_thread(decide_block, scene)
             return await self._store(scene, block, decision)
 
@@ -149,7 +155,8 @@ class BlockDecisionActivities:
         """Store the intent to buy the time after a block; keep it where that is refused."""
         async with self._database.transaction() as connection:
             bought = (await connection.execute(text(_BOUGHT_BY), {"id": block["id"]})).mappings()
-            request = _request(bought.one(), block, decision, renewal)
+            split = await _split(connection, renewal)
+            request = _request(bought.one(), block, decision, renewal, split)
             number = await connection.scalar(
                 text("SELECT count(*) FROM purchases WHERE renews = :id"), {"id": block["id"]}
             )
@@ -162,8 +169,24 @@ class BlockDecisionActivities:
         )  # fmt: skip
 
 
+async def _split(connection: AsyncConnection, renewal: Renewal) -> dict[str, int]:
+    """Return by what weights tenants pay for a renewal: the GPU-seconds of the jobs that it is
+    bought for."""
+    found = await connection.execute(
+        text("SELECT id, tenant FROM jobs WHERE id = ANY(:ids)"), {"ids": list(renewal.uses)}
+    )
+    split: dict[str, int] = {}
+    for row in found:
+        split[row.tenant] = split.get(row.tenant, 0) + renewal.uses[row.id]
+    return {tenant: weight for tenant, weight in split.items() if weight > 0}
+
+
 def _request(
-    bought: rows.Row, block: rows.Row, decision: BlockDecision, renewal: Renewal
+    bought: rows.Row,
+    block: rows.Row,
+    decision: BlockDecision,
+    renewal: Renewal,
+    split: dict[str, int],
 ) -> PurchaseRequest:
     first = PurchaseRequest.model_validate(bought["request"])
     option = PurchaseOption(
@@ -174,8 +197,9 @@ def _request(
         fast_fabric=first.options[0].fast_fabric, for_gang=first.options[0].for_gang,
     )  # fmt: skip
     return PurchaseRequest(
-        pool=block["pool"], tenant=bought["tenant"], split=first.split, tier=block["tier"],
-        nodes=renewal.nodes,
+        pool=block["pool"], tenant=tenant_of(split) if split else bought["tenant"],
+        split=(split if len(split) > 1 else {}) if split else first.split,
+        tier=block["tier"], nodes=renewal.nodes,
         options=(option,), ready_within=first.ready_within, drain_before=first.drain_before,
         renews=block["id"], decision=_record(decision),
     )  # fmt: skip

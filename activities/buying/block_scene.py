@@ -1,5 +1,6 @@
 """What a decision about a block is made from: its rows, its pool's queue, and the markets now."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
@@ -19,7 +20,7 @@ from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.activities.usage import load_pool_to_plan
 from longshore.models.block import ENDING
 from longshore.models.block_end import BlockFacts, BlockJob, BlockMachine, BlockScene, SaleTerms
-from longshore.models.buying import BookQuote, BuyingPolicy
+from longshore.models.buying import BookQuote, BuyingPolicy, MarketView
 from longshore.models.errors import LongshoreError
 from longshore.models.job import Tier
 from longshore.models.margins import Margins
@@ -35,12 +36,12 @@ from longshore.models.market import (
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.block_end import may_renew, renewal_window, resale_window
 from longshore.scheduling.buying.costs import usual_demand
-from longshore.scheduling.buying.exclusions import why_excluded
-from longshore.scheduling.buying.fleet import shape_of
 from longshore.scheduling.buying.machine_extension import may_go_on
+from longshore.scheduling.buying.price_elsewhere import prices_elsewhere
 from longshore.scheduling.departures import lead_of
 from longshore.scheduling.durations import end_at, ends_of
 
+_log = logging.getLogger(__name__)
 _OVERRUN = timedelta(minutes=15)
 """A job that runs longer than was expected is expected to run so long at least."""
 
@@ -107,7 +108,7 @@ async def with_markets(scene: BlockScene, account: str | None, settings: Setting
             return await _with_offers(scene, settings)
         rest = resale_window(facts.ends_at, scene.now)
         if facts.resellable and rest is not None and scene.policy.resell:
-            terms = await _terms(market, scene, account, rest)
+            terms = await terms_of(market, scene, account, rest)
             quote = await _quote(market, facts.instance_type, rest)
             scene = scene.model_copy(update={"rest": quote, "terms": terms})
         after = renewal_window(scene)
@@ -116,7 +117,7 @@ async def with_markets(scene: BlockScene, account: str | None, settings: Setting
         following = with_refused_rows(
             await _quote(market, facts.instance_type, after), scene.refused
         )
-    others = await _elsewhere(settings, facts, scene.policy)
+    others = await _elsewhere(settings, facts, scene.policy, scene.now)
     asks = [
         ask.price
         for ask in (() if isinstance(following.answer, NoQuote) else following.answer.asks)
@@ -131,26 +132,27 @@ async def _with_offers(scene: BlockScene, settings: Settings) -> BlockScene:
     """Return the scene of a machine that is billed as it runs with what others like it cost."""
     if not scene.jobs or not may_go_on(scene):
         return scene
-    prices = await _elsewhere(settings, scene.block, scene.policy)
+    prices = await _elsewhere(settings, scene.block, scene.policy, scene.now)
     return scene.model_copy(update={"elsewhere": min(prices, default=None)})
 
 
-async def _terms(
+async def terms_of(
     market: Provider, scene: BlockScene, account: str | None, window: Window
 ) -> SaleTerms:
-    """Return what the market keeps of a sale; what the policy expects where it does not say."""
-    expected = SaleTerms(fee_bps=round(scene.policy.resale_fee * 10_000))
+    """Return what the market keeps of a sale where the block is; where it quotes none there, that
+    of any place of the type, and where it does not say at all what the policy expects."""
     request = OrderRequest(
         key=f"{scene.block.id}.preview", side=Side.SELL, nodes=1, window=window, limit=0,
-        instance_type=scene.block.instance_type, account=account,
+        instance_type=scene.block.instance_type, account=account, place=scene.place,
     )  # fmt: skip
-    try:
-        preview = await market.preview(request)
-    except LongshoreError:
-        return expected
-    if not isinstance(preview, Preview):
-        return expected
-    return SaleTerms(fee_bps=preview.fee_bps, fee_flat=preview.fee_flat)
+    for place in dict.fromkeys((scene.place, None)):
+        try:
+            preview = await market.preview(request.model_copy(update={"place": place}))
+        except LongshoreError:
+            break
+        if isinstance(preview, Preview):
+            return SaleTerms(fee_bps=preview.fee_bps, fee_flat=preview.fee_flat)
+    return SaleTerms(fee_bps=round(scene.policy.resale_fee * 10_000))
 
 
 async def _quote(market: Provider, instance_type: str, window: Window) -> BookQuote:
@@ -161,10 +163,11 @@ async def _quote(market: Provider, instance_type: str, window: Window) -> BookQu
     return BookQuote(instance_type=instance_type, window=window, answer=answer)
 
 
-async def _elsewhere(settings: Settings, block: BlockFacts, policy: BuyingPolicy) -> Sequence[int]:
-    """Return what offers of the same GPU cost, for machines with as many or more."""
-    shape = shape_of(block.instance_type)
-    prices: list[int] = []
+async def _elsewhere(
+    settings: Settings, block: BlockFacts, policy: BuyingPolicy, now: datetime
+) -> Sequence[int]:
+    """Return what like machines cost at the markets now, of those that the pool may buy."""
+    views: list[MarketView] = []
     for name in registry.configured(settings):
         if name == block.provider and not block.by_use:
             continue  # its book was asked
@@ -173,16 +176,16 @@ async def _elsewhere(settings: Settings, block: BlockFacts, policy: BuyingPolicy
                 offers = () if market.no_buying else await market.offers()
         except LongshoreError:
             continue
-        for offer in offers:
-            if why_excluded(offer, policy):
-                continue
-            other = shape_of(offer.instance_type)
-            same = shape is not None and other is not None and (
-                other.gpu_type == shape.gpu_type and offer.gpus >= shape.gpus
-            )  # fmt: skip
-            if same and offer.price and not offer.prepaid and (policy.spot or not offer.spot):
-                prices.append(offer.price)
-    return prices
+        except Exception:  # one market that cannot be read hides no other
+            _log.exception("%s cannot be read", name)
+            continue
+        views.append(
+            MarketView(
+                provider=name, capabilities=market.capabilities, offers=tuple(offers),
+                observed_at=now,
+            )
+        )  # fmt: skip
+    return prices_elsewhere(views, block, policy)
 
 
 def _facts(block: Row) -> BlockFacts:
@@ -215,11 +218,21 @@ def _job(row: Row, now: datetime, margins: Margins) -> BlockJob:
     )  # fmt: skip
 
 
+_PREPAID_UNTIL = """
+           (SELECT d.starts_at + CASE WHEN o.request -> 'offer' ->> 'prepaid' ~ '^P[0-9DTHMS.]+$'
+                                      THEN (o.request -> 'offer' ->> 'prepaid')::interval END
+              FROM blocks d WHERE d.id = o.key)
+"""
+"""Until when a machine was paid at its order, by the `orders` row `o`: it costs nothing more."""
+
+
 def unwanted(block: str) -> str:
     """Return the SQL of whether a block's machine is on its way, is billed as it runs, and none
-    of the jobs waits any more that it was bought for. Others may. `block` is the SQL of its id."""
+    of the jobs waits any more that it was bought for. Others may. One that is paid in advance is
+    kept for these. `block` is the SQL of its id."""
     return f"""
     SELECT w.state = 'STARTING' AND p.decision IS NOT NULL AND o.is_machine
+           AND coalesce({_PREPAID_UNTIL} <= clock_timestamp(), true)
            AND NOT EXISTS (SELECT FROM nodes n WHERE n.block_id = w.id)
            AND NOT EXISTS (SELECT FROM queue q
                             WHERE q.pool = w.pool AND NOT q.held
@@ -233,10 +246,12 @@ def unwanted(block: str) -> str:
 
 def idle_since(block: str) -> str:
     """Return the SQL of since when nothing runs on a block that is billed as it runs: null while
-    something does, and before it is up. `block` is the SQL of its id."""
+    something does, and before it is up. Time that is paid in advance is not idle, but for its last
+    minute. `block` is the SQL of its id."""
     return f"""
     SELECT CASE WHEN NOT coalesce(bool_or(p.job_id IS NOT NULL AND p.ended_at IS NULL), false)
-                THEN greatest(max(p.ended_at), max(n.registered_at)) END
+                THEN greatest(max(p.ended_at), max(n.registered_at),
+                              max({_PREPAID_UNTIL}) - interval '1 minute') END
       FROM nodes n
       JOIN orders o ON o.key = n.block_id AND o.is_machine
       LEFT JOIN placements p ON p.node_id = n.id
@@ -260,12 +275,13 @@ _MACHINES = """
      WHERE m.block_id = :id AND m.state = 'READY' ORDER BY m.name
 """
 
-_BILLED = """
+_BILLED = f"""
     SELECT n.id, b.price_micro_per_gpu_hour * b.gpus_per_node AS hourly
       FROM nodes n
       JOIN blocks b ON b.id = n.block_id
       JOIN orders o ON o.key = b.id AND o.is_machine
      WHERE n.pool = :pool AND n.state = 'READY'
+       AND coalesce({_PREPAID_UNTIL} <= clock_timestamp(), true)
 """
 
 _JOBS = """

@@ -75,7 +75,7 @@ class BlockActivities:
             block, machines = await self._rows(ref.block_id)
             if block["state"] == "ENDED":
                 return BlockLook(ends_at=block["ends_at"], drain_at=block["ends_at"], over=True)
-            ends = ""
+            ends, bill_at = "", None
             async with aclosing(registry.connect(self._settings, block["provider"])) as market:
                 for row in machines:
                     if row["state"] not in _AT_MARKET or row["machine_id"] is None:
@@ -83,6 +83,8 @@ class BlockActivities:
                     if (found := await _read(market, row)) is not None:
                         ended = await self._ends.record(row, found)
                         ends = ends or above_limit(found, block["limit"])
+                        if not ended and (at := self._ends.bill_by(found)) is not None:
+                            bill_at = min(bill_at or at, at)
                         if found.state is MachineState.FAILED and not ended:
                             ends = ends or why_failed(found)
                         if found.state is MachineState.ENDING and row["state"] == "READY":
@@ -117,7 +119,7 @@ class BlockActivities:
                 and not await _may_be_warm(connection, block)
             ):
                 look_at = now + _IDLE_POLL
-        moments = (look_at, restart.look_at, shut.until if shut and decides else None)
+        moments = (look_at, restart.look_at, bill_at, shut.until if shut and decides else None)
         over = block["state"] != "STARTING" and not left and not restart.possible
         idle = ""
         if idle_at is not None and idle_at <= now:
@@ -334,11 +336,16 @@ _SPECS_ON_BLOCK = """
 
 _END_BLOCK = """
     UPDATE blocks
-       SET state = 'ENDED', ended_at = least(clock_timestamp(), ends_at),
+       SET state = 'ENDED',
+           ended_at = least(clock_timestamp(), greatest(ends_at, (
+               SELECT max(m.ended_at) FROM machines m JOIN orders o ON o.key = m.block_id
+                WHERE m.block_id = :id AND o.is_machine))),
            reason = CASE WHEN :reason = '' THEN reason ELSE :reason END
      WHERE id = :id
     RETURNING *
 """
+"""A machine that is billed as it runs and ran on after its end was billed for that too: nobody
+used it, and no job pays for it."""
 
 _USED = """
     SELECT sum(micro)::bigint FROM ledger WHERE block_id = :id AND debit LIKE 'job:%'

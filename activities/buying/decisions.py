@@ -46,7 +46,7 @@ from longshore.models.pool import PoolSpec
 from longshore.models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
 from longshore.models.settings import Settings
 from longshore.models.text import listed
-from longshore.scheduling.buying.caps import split_of
+from longshore.scheduling.buying.caps import DEFAULT_TENANT, split_of, tenant_of
 from longshore.scheduling.buying.incoming_capacity import with_bought
 from longshore.scheduling.buying.start_below import decide_below, lacks_nothing
 from longshore.scheduling.buying.state import BuyingState
@@ -226,7 +226,7 @@ def _request(
     spec: PoolSpec, need: PoolNeed, decision: BuyDecision, plan: PurchasePlan
 ) -> PurchaseRequest:
     served = [job for job in need.unmet.jobs if job.request.id in plan.serves]
-    tenants = [job.tenant for job in served] or ["default"]
+    split = split_of(served, plan)
     # A gang that would have to span the nodes of several orders might get none of its domains.
     whole = any(job.request.gang is not None for job in served)
     below = min(
@@ -242,8 +242,8 @@ def _request(
         for number, each in enumerate((plan, *plan.instead))
     ]  # fmt: skip
     return PurchaseRequest(
-        pool=spec.name, tenant=max(sorted(set(tenants)), key=tenants.count), tier=plan.tier,
-        split=split if len(split := dict(split_of(served, plan))) > 1 else {},
+        pool=spec.name, tenant=tenant_of(split), tier=plan.tier,
+        split=dict(split) if len(split) > 1 else {},
         nodes=plan.nodes, options=tuple(options),
         ready_within=_ready_within(spec.buying, plan),
         decision=_record(decision, plan.serves),
@@ -294,8 +294,9 @@ async def _stored(connection: AsyncConnection, prefix: str) -> dict[str, Purchas
 
 
 def tenants_of(need: PoolNeed) -> set[str]:
-    """Return whose jobs lack something."""
-    return {job.tenant for job in need.unmet.jobs}
+    """Return who may pay for what is bought: whose jobs lack something, and who pays for what none
+    of them uses."""
+    return {DEFAULT_TENANT, *(job.tenant for job in need.unmet.jobs)}
 
 
 async def caps_left(

@@ -19,7 +19,8 @@ async def demand_of_late(
 ) -> tuple[DemandSample, ...]:
     """Return samples of the pool's demand over `span` up to `now`, oldest first.
 
-    A job counts as queued while it is open and holds nothing, also when it is held.
+    A job counts as queued while it is open and holds nothing. One that is held now, by somebody
+    or for its price, has wanted nothing: no machine is kept for it.
     """
     step = max(span / _SAMPLES, _SHORTEST)
     found = await connection.execute(
@@ -39,13 +40,15 @@ _DEMAND = """
                    WHEN 'absent' THEN 1 ELSE 0 END AS gpus,
                EXISTS (SELECT FROM placements p
                         WHERE p.job_id = j.id AND p.placed_at <= m.at
-                          AND (p.ended_at IS NULL OR p.ended_at > m.at)) AS runs
+                          AND (p.ended_at IS NULL OR p.ended_at > m.at)) AS runs,
+               EXISTS (SELECT FROM queue q WHERE q.job_id = j.id
+                          AND q.held AND NOT q.begin_only) AS held
           FROM moments m
           JOIN jobs j ON j.pool = :pool AND coalesce(j.begins_at, j.submitted_at) <= m.at
                      AND (j.ended_at IS NULL OR j.ended_at > m.at)
     )
     SELECT m.at, t.tier,
-           coalesce(sum(w.gpus) FILTER (WHERE NOT w.runs), 0)::int AS queued,
+           coalesce(sum(w.gpus) FILTER (WHERE NOT (w.runs OR w.held)), 0)::int AS queued,
            coalesce(sum(w.gpus) FILTER (WHERE w.runs), 0)::int AS used
       FROM moments m CROSS JOIN (VALUES ('FAST'), ('FLEX')) AS t (tier)
       LEFT JOIN wanted w ON w.at = m.at AND w.tier = t.tier

@@ -1,6 +1,7 @@
 """What a decision about buying is made from: the pool's queue and nodes, and the markets now."""
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from types import MappingProxyType
@@ -41,13 +42,14 @@ from longshore.models.purchase import PurchaseOption, order_key
 from longshore.scheduling.buying.exclusions import why_refused, with_refused
 from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from longshore.scheduling.buying.options import windows_to_ask
+from longshore.scheduling.buying.types_to_ask import types_to_ask
 from longshore.scheduling.buying.unverifiable_constraints import why_unverifiable
 from longshore.scheduling.deadline import LikelyDuration, start_by
 from longshore.scheduling.funding.where_paid import as_bought
 
+_log = logging.getLogger(__name__)
 ANSWER_WITHIN = 30.0
 """Seconds that a market has for all of its answers."""
-_MOST_TYPES = 4
 NONE_CLOSED: Mapping[str, str] = MappingProxyType({})
 
 
@@ -258,6 +260,9 @@ async def _look(
         return view.model_copy(update={"away": f"no answer within {ANSWER_WITHIN:g} seconds"})
     except LongshoreError as error:
         return view.model_copy(update={"away": str(error)})
+    except Exception as error:  # one market that cannot be read hides no other
+        _log.exception("%s cannot be read", market.name)
+        return view.model_copy(update={"away": f"it cannot be read: {type(error).__name__}"})
 
 
 async def _quotes(
@@ -265,29 +270,14 @@ async def _quotes(
 ) -> tuple[BookQuote, ...]:
     """Return the books of each type that could serve a job, for the windows worth a look."""
     grain = market.capabilities.grain
+    kinds, left_out = types_to_ask(await market.instance_types(), jobs, policy)
     quotes: list[BookQuote] = []
-    for kind in await _types(market, jobs, policy):
+    for kind in kinds:
         shape = shape_of(str(kind))
         fitting = [job for job in jobs if shape is not None and holds(shape, job)]
         windows = windows_to_ask(fitting, policy, grain, now)
         quotes += [await _quote(market, kind, window) for window in windows]
-    return tuple(quotes)
-
-
-async def _types(
-    market: Provider, jobs: Sequence[JobRequest], policy: BuyingPolicy
-) -> list[InstanceType]:
-    allowed = [InstanceType.parse(named) for named in policy.instance_types]
-    traded = {str(kind): kind for kind in await market.instance_types()}
-    found: list[InstanceType] = []
-    for name, kind in sorted(traded.items()):
-        shape = shape_of(name)
-        if shape is None or (allowed and not any(wanted.takes(kind) for wanted in allowed)):
-            continue
-        # Without a job it is the warm target that lacks: any machine will do.
-        if not jobs or any(holds(shape, job) for job in jobs):
-            found.append(kind)
-    return found[:_MOST_TYPES]
+    return (*quotes, *left_out)
 
 
 async def _quote(market: Provider, kind: InstanceType, window: Window) -> BookQuote:

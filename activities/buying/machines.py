@@ -24,7 +24,7 @@ from longshore.activities.providers.base import Provider
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool
 from longshore.models.errors import CredentialsError, GoneError, MarketAwayError, MarketError
-from longshore.models.market import MachineRequest, MachineState
+from longshore.models.market import Machine, MachineRequest, MachineState
 from longshore.models.purchase import (
     AgentsReport,
     AgentsRequest,
@@ -74,10 +74,13 @@ class MachineActivities:
                     )
                     return Refusal(reason="its time is sold again", again=again)
                 await rows.insert_machine(connection, start.block_id, start.name)
+                found = await connection.execute(text(_MAY_BE_THERE), {"name": start.name})
+                before = found.one()
                 machine = await connection.execute(
-                    text("UPDATE machines SET asked_at = clock_timestamp()"
+                    text("UPDATE machines SET asked_at = CASE WHEN :before THEN asked_at"
+                         "                                    ELSE clock_timestamp() END"
                          " WHERE name = :name AND sale_key IS NULL RETURNING machine_id, state"),
-                    {"name": start.name},
+                    {"name": start.name, "before": before.may_be_there},
                 )  # fmt: skip
                 known = machine.mappings().first()
                 if known is None:  # it was put up for sale at this moment
@@ -88,7 +91,10 @@ class MachineActivities:
             await failpoint("start_machine.before-call")
             try:
                 async with aclosing(registry.connect(self._settings, block["provider"])) as market:
-                    made = await market.start_machine(
+                    made = None
+                    if before.may_be_there:
+                        made = await self._listed(market, start.name, before.asked_at)
+                    made = made or await market.start_machine(
                         MachineRequest(
                             name=start.name, account=block["account"],
                             instance_type=block["instance_type"], place=block["place"],
@@ -98,6 +104,10 @@ class MachineActivities:
                             ),
                         )
                     )  # fmt: skip
+            except MarketAwayError as error:
+                if not error.uncertain:  # it was not asked for
+                    await self._forget_asking(start.name, before.asked_at)
+                raise
             except MarketError as error:
                 return await self._refused(start.name, block, error)
             await failpoint("start_machine.after-call")
@@ -111,6 +121,42 @@ class MachineActivities:
                 await market_refusals.forget(connection, block["provider"])
         await failpoint("start_machine.after-commit")
         return Refusal()
+
+    async def _forget_asking(self, name: str, before: datetime | None) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE machines SET asked_at = :before"
+                     " WHERE name = :name AND state = 'INTENT'"),
+                {"name": name, "before": before},
+            )  # fmt: skip
+
+    async def _listed(self, market: Provider, name: str, asked_at: datetime) -> Machine | None:
+        """Return a machine whose start was never answered, once its list cannot lag any more: a
+        second one of that name would be paid for beside it, and is noted as asked for now."""
+        until = asked_at + self._settings.market_list_lag
+        while True:
+            now = await self._now()
+            found = next((each for each in await market.machines() if each.name == name), None)
+            if found is not None:
+                return found
+            if now > until:
+                await self._note_asking(name)
+                return None
+            await asyncio.sleep(
+                min(_POLL_EVERY.total_seconds(), (until - now).total_seconds() + 0.01)
+            )
+
+    async def _note_asking(self, name: str) -> None:
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE machines SET asked_at = clock_timestamp()"
+                     " WHERE name = :name AND state = 'INTENT'"),
+                {"name": name},
+            )  # fmt: skip
+
+    async def _now(self) -> datetime:
+        async with self._database.transaction() as connection:
+            return await clock(connection)
 
     @activity.defn
     @follows_up
@@ -285,6 +331,12 @@ _PURCHASE_READY = """
        AND state IN ('FILLED', 'STARTING')
 """
 """Of one that was settled before its machines were up, as its workflow had been ended."""
+
+_MAY_BE_THERE = """
+    SELECT asked_at, coalesce(asked_at > refused_at, asked_at IS NOT NULL) AS may_be_there
+      FROM machines WHERE name = :name
+"""
+"""Whether a machine was asked for before, and neither started nor refused."""
 
 _FAIL = """
     UPDATE machines SET state = 'FAILED', reason = coalesce(stop_reason, :reason)

@@ -50,6 +50,16 @@ async def lock_open(connection: AsyncConnection, purchase_id: str) -> list[Order
     return [OrderRow(**row) for row in found.mappings()]
 
 
+async def sent_without_id(connection: AsyncConnection, row: OrderRow) -> list[OrderRow]:
+    """Return the other orders at the market of one that were sent and never answered."""
+    statement = select(OrderRow).where(
+        col(OrderRow.provider) == row.provider, col(OrderRow.key) != row.key,
+        col(OrderRow.state) == "INTENT", col(OrderRow.sent_at).is_not(None),
+        col(OrderRow.order_id).is_(None),
+    )  # fmt: skip
+    return [OrderRow(**found) for found in (await connection.execute(statement)).mappings()]
+
+
 async def is_known(connection: AsyncConnection, key: str) -> bool:
     found = await connection.scalar(text("SELECT 1 FROM orders WHERE key = :key"), {"key": key})
     return found is not None

@@ -44,6 +44,7 @@ from longshore.models.errors import (
     FundsError,
     GoneError,
     LongshoreError,
+    MarketError,
     OfferRefusedError,
     StaleError,
 )
@@ -265,14 +266,31 @@ class OrderActivities:
         if buys and not sent_before:  # of one that may have arrived nothing else is asked
             await market.check_start(request)
         if buys and not row.is_machine:
-            async with self._database.transaction() as connection:
-                pool = await connection.scalar(text(_POOL), {"id": row.purchase_id})
-            account = await market.make_account(f"longshore-{pool}")
+            account = row.account or await self._account(market, row, sent_before)
             request = request.model_copy(update={"account": account})
         await failpoint(_point(row, "place", "before-call"))
-        order = await market.order(request)
+        try:
+            order = await market.order(request)
+        except MarketError as error:
+            if not sent_before or row.is_machine:  # the name of a machine was looked for
+                raise
+            order = await self._sending.found(market, row, request, error)
         await failpoint(_point(row, "place", "after-call"))
         return order
+
+    async def _account(self, market: Provider, row: OrderRow, sent_before: bool) -> str:
+        """Return where the time of an order goes, stored before it is sent: sent again, it is the
+        same order only with the same account, and lists of accounts may lag behind.
+
+        Not stored of one that was sent without: where it went is not known.
+        """
+        async with self._database.transaction() as connection:
+            pool = await connection.scalar(text(_POOL), {"id": row.purchase_id})
+        account = await market.make_account(f"longshore-{pool}")
+        if not sent_before:
+            async with self._database.transaction() as connection:
+                await rows.change(connection, row.key, account=account)
+        return account
 
     async def _look_for(self, market: Provider, row: OrderRow) -> Order | None:
         """Return an order that may have been placed before, once its list cannot lag any more."""

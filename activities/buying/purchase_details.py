@@ -88,7 +88,7 @@ def _purchase(
     return PurchaseDetail.model_validate(
         {
             **row,
-            "nodes": [each.name for each in known if each.state != "ENDED"],
+            "nodes": [each.name for each in known if each.state not in ("FAILED", "ENDED")],
             "orders": len(made), "made": made, "machines": known,
             "blocks": [each["id"] for each in blocks],
             "decided": decision.reason or (_UNKNOWN_WHY if problems else ""),

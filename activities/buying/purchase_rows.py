@@ -136,7 +136,8 @@ async def ask_for_renewal_again(connection: AsyncConnection, purchase_id: str | 
 async def recount(connection: AsyncConnection, purchase_id: str | None) -> None:
     """Bring what a purchase has cost, and may cost yet, to what its orders say.
 
-    While more orders may come it keeps what was planned for it.
+    An order that has cost more than was committed for it counts with what it has cost. While more
+    orders may come it keeps what was planned for it.
     """
     await connection.execute(text(_RECOUNT), {"id": purchase_id})
 
@@ -184,7 +185,8 @@ _RECOUNT = """
        SET spent = o.spent,
            committed = CASE WHEN p.buying THEN greatest(p.planned, o.committed)
                             ELSE o.committed END
-      FROM (SELECT coalesce(sum(spent), 0) AS spent, coalesce(sum(committed), 0) AS committed
+      FROM (SELECT coalesce(sum(spent), 0) AS spent,
+                   coalesce(sum(greatest(committed, spent)), 0) AS committed
               FROM orders WHERE purchase_id = :id) AS o
      WHERE p.id = :id AND p.state <> 'REFUSED'
 """

@@ -7,9 +7,13 @@ from longshore.activities.buying import market_refusals
 from longshore.activities.database import Database
 from longshore.models.base import Instant, Wire
 from longshore.models.errors import SpecError
+from longshore.models.job import Tier
 
 SCOPES = ("purchase", "day", "pool", "tier", "tenant")
 """Of one purchase, and of one day in UTC: in all, for a pool, a tier, a tenant."""
+
+
+_TIERS = (*(tier.value for tier in Tier), "*")
 
 
 class Cap(Wire):
@@ -50,16 +54,27 @@ class BuyingSwitch:
         async with self._database.transaction() as connection:
             await market_refusals.forget(connection)
 
-    async def set_cap(self, scope: str, name: str, micro: int | None) -> None:
-        """Set a cap, or remove it (None). Raises SpecError for an unknown scope."""
+    async def set_cap(self, scope: str, name: str, micro: int | None) -> str:
+        """Set a cap, or remove it (None); return what to warn of, if anything.
+
+        Raises SpecError for an unknown scope, and for a cap of a tier that there is not.
+        """
         if scope not in SCOPES:
             raise SpecError("cap", (f"scope: must be one of {', '.join(SCOPES)}, not {scope}",))
         name = "*" if scope in ("purchase", "day") else name
+        if scope == "tier" and micro is not None and name not in _TIERS:
+            raise SpecError("cap", (f"tier: must be one of {', '.join(_TIERS)}, not {name}",))
         async with self._database.transaction() as connection:
             await connection.execute(
                 text(_SET_CAP if micro is not None else _DROP_CAP),
                 {"scope": scope, "name": name, "micro": micro},
             )
+            if micro is None or name in ("*", "default") or scope not in _KNOWN:
+                return ""
+            known = await connection.scalar(text(_KNOWN[scope]), {"name": name})
+        return (
+            "" if known else f"there is no {scope} {name} yet: the cap holds for that name alone"
+        )
 
     async def state(self) -> SwitchState:
         async with self._database.transaction() as connection:
@@ -88,11 +103,18 @@ _SET_CAP = """
     ON CONFLICT (scope, name) DO UPDATE SET micro = excluded.micro
 """
 
+_KNOWN = {
+    "pool": "SELECT EXISTS (SELECT FROM pools WHERE name = :name)",
+    "tenant": "SELECT EXISTS (SELECT FROM tenants WHERE name = :name)"
+    " OR EXISTS (SELECT FROM jobs WHERE tenant = :name)",
+}
+
 _DROP_CAP = "DELETE FROM purchase_caps WHERE scope = :scope AND name = :name"
 
 _CAPS = """
     SELECT c.scope, c.name, c.micro AS most_micro_usd, false AS of_policy,
-           s.committed AS committed_micro_usd
+           CASE WHEN c.scope = 'day' OR c.scope <> 'purchase' AND c.name <> '*'
+                THEN coalesce(s.committed, 0) END AS committed_micro_usd
       FROM purchase_caps c
       LEFT JOIN purchase_sums s
         ON s.scope = c.scope AND s.day = (clock_timestamp() AT TIME ZONE 'UTC')::date

@@ -17,7 +17,7 @@ _AT_ONCE = 20_000
 async def compact(
     database: Database, now: datetime, keep: timedelta, *, most_rows: int = MOST_ROWS
 ) -> Compacted:
-    """Thin out and forget books and recommendations; fills stay. Raises UnavailableError.
+    """Thin out and forget books and recommendations. Raises UnavailableError.
 
     Of what is older than a day the first book, or recommendation of the watch, of every hour
     stays. Again does no harm.
@@ -49,7 +49,7 @@ _TABLES = (
     (
         "market_recommendations",
         "made_at",
-        # What a person or a purchase was told is no series: each is one of a kind, and stays.
+        # What a person was told is no series: each is one of a kind, and stays.
         "provider, instance_type, simulated, window_end - window_start, gpus, "
         "CASE WHEN source = 'watch' THEN 0 ELSE id END",
     ),

@@ -1,6 +1,6 @@
-"""The memory of markets in the capacity database: books, recommendations, fills.
+"""The memory of markets in the capacity database: books and recommendations.
 
-Storing the same a second time changes nothing and returns the row that is there.
+Storing the same a second time changes nothing.
 docs/market-memory.md says what is kept, and for how long.
 """
 
@@ -18,7 +18,6 @@ from longshore.models.market import Level, OrderBook, Window
 from longshore.models.market_memory import (
     LEVELS_KEPT,
     HistoryPoint,
-    PaidFill,
     Quality,
     Recommendation,
     Source,
@@ -58,28 +57,6 @@ class MarketMemory:
                 return
             for recommendation in recommendations:
                 await _insert_recommendation(connection, recommendation, book_id)
-
-    async def store_book(self, book: OrderBook, *, look: str | None = None) -> int:
-        """Store a book; return its id. Raises UnavailableError."""
-        async with self._database.transaction() as connection:
-            return (await _insert_book(connection, _where_it_is_cheapest(book), look))[0]
-
-    async def store_recommendation(
-        self, recommendation: Recommendation, *, book_id: int | None = None
-    ) -> int:
-        """Store a recommendation; return its id. Raises UnavailableError."""
-        async with self._database.transaction() as connection:
-            return await _insert_recommendation(connection, recommendation, book_id)
-
-    async def record_fill(self, fill: PaidFill) -> bool:
-        """Store what an order has bought so far; return whether that was news.
-
-        An order that fills in parts is recorded again with more GPUs and its new average; what
-        says less than is known changes nothing. Raises UnavailableError.
-        """
-        async with self._database.transaction() as connection:
-            stored = await connection.execute(text(_INSERT_FILL), fill.model_dump())
-            return stored.first() is not None
 
     async def history(
         self,
@@ -128,17 +105,6 @@ class MarketMemory:
             )  # fmt: skip
             return tuple(reversed([_recommendation(row) for row in rows.mappings()]))
 
-    async def fills(
-        self, since: datetime, *, provider: str | None = None, instance_type: str | None = None
-    ) -> tuple[PaidFill, ...]:
-        """Return what was paid since then, oldest first. Raises UnavailableError."""
-        async with self._database.transaction() as connection:
-            rows = await connection.execute(
-                text(_FILLS),
-                {"provider": provider, "instance_type": instance_type, "since": since},
-            )
-            return tuple(PaidFill.model_validate(dict(row)) for row in rows.mappings())
-
     async def how_good(
         self,
         since: datetime,
@@ -148,9 +114,8 @@ class MarketMemory:
         horizon: timedelta = HORIZON,
     ) -> tuple[Quality, ...]:
         """Return how the newest recommendations since then turned out. Raises UnavailableError."""
-        which: dict[str, Any] = {"provider": provider, "instance_type": instance_type}
-        made = await self.recommendations(since, **which)
-        return summarize(judge(made, await self.fills(since, **which), horizon))
+        made = await self.recommendations(since, provider=provider, instance_type=instance_type)
+        return summarize(judge(made, horizon))
 
 
 def _where_it_is_cheapest(book: OrderBook) -> OrderBook:
@@ -205,8 +170,8 @@ def _plain(levels: Sequence[Level]) -> list[dict[str, Any]]:
 
 
 async def _insert_recommendation(
-    connection: AsyncConnection, made: Recommendation, book_id: int | None
-) -> int:
+    connection: AsyncConnection, made: Recommendation, book_id: int
+) -> None:
     values = {
         **made.model_dump(exclude={"id", "window", "source"}),
         "source": made.source.value,
@@ -214,11 +179,7 @@ async def _insert_recommendation(
         "window_end": made.window.end if made.window else None,
         "book_id": book_id,
     }
-    stored = await connection.scalar(text(_INSERT_RECOMMENDATION), values)
-    if stored is None:
-        stored = await connection.scalar(text(_FIND_RECOMMENDATION), values)
-    assert stored is not None, "a recommendation that was refused is there"
-    return stored
+    await connection.execute(text(_INSERT_RECOMMENDATION), values)
 
 
 def _point(row: RowMapping, since: datetime, span: timedelta) -> HistoryPoint:
@@ -255,24 +216,7 @@ _INSERT_RECOMMENDATION = """
                                         source, book_id, simulated)
     VALUES (:provider, :instance_type, :gpus, :window_start, :window_end, :made_at, :limit,
             :marginal, :average, :sufficient, :index, :source, :book_id, :simulated)
-    ON CONFLICT DO NOTHING RETURNING id
-"""
-_FIND_RECOMMENDATION = """
-    SELECT id FROM market_recommendations
-     WHERE provider = :provider AND instance_type = :instance_type AND gpus = :gpus
-       AND window_start IS NOT DISTINCT FROM :window_start
-       AND window_end IS NOT DISTINCT FROM :window_end
-       AND made_at = :made_at AND source = :source
-"""
-_INSERT_FILL = """
-    INSERT INTO market_fills (order_id, provider, instance_type, gpus, price, at,
-                              recommendation_id, simulated)
-    VALUES (:order_id, :provider, :instance_type, :gpus, :price, :at, :recommendation_id,
-            :simulated)
-    ON CONFLICT (order_id, provider) DO UPDATE
-       SET gpus = excluded.gpus, price = excluded.price, at = excluded.at
-     WHERE market_fills.gpus < excluded.gpus
-    RETURNING order_id
+    ON CONFLICT DO NOTHING
 """
 _HISTORY = """
     SELECT provider, simulated, bucket, count(*) AS books,
@@ -295,10 +239,4 @@ _RECOMMENDATIONS = """
      WHERE made_at >= :since AND (CAST(:provider AS text) IS NULL OR provider = :provider)
        AND (CAST(:instance_type AS text) IS NULL OR instance_type = :instance_type)
      ORDER BY made_at DESC, id DESC LIMIT :limit
-"""
-_FILLS = """
-    SELECT * FROM market_fills
-     WHERE at >= :since AND (CAST(:provider AS text) IS NULL OR provider = :provider)
-       AND (CAST(:instance_type AS text) IS NULL OR instance_type = :instance_type)
-     ORDER BY at, order_id
 """

@@ -57,6 +57,18 @@ class Booked(NamedTuple):
     sold: bool
 
 
+class Known(NamedTuple):
+    """What is stored of a market."""
+
+    ids: set[str]
+    names: set[str]
+    """Keys of orders and names of machines whose id is not known yet: they were just asked for."""
+
+    def has(self, id_: str, name: str) -> bool:
+        """Return whether a thing is stored; of two with one name, only that of its id is."""
+        return id_ in self.ids or name in self.names
+
+
 class MarketFinding(Wire):
     """One difference between a market and the capacity database."""
 
@@ -94,7 +106,7 @@ async def compare(
         found += [
             _unknown_machine(machine, now)
             for machine in machines
-            if machine.id not in known and machine.name not in known
+            if not known.has(machine.id, machine.name)
             and not _is_young(machine.created_at, now - margin)
         ]  # fmt: skip
         booked = await _booked(database, market.name, now - margin)
@@ -108,8 +120,8 @@ async def compare(
     return tuple(found)
 
 
-def _is_unknown_order(order: Order, known: set[str], before: datetime) -> bool:
-    if order.id in known or (order.key or "") in known:
+def _is_unknown_order(order: Order, known: Known, before: datetime) -> bool:
+    if known.has(order.id, order.key or ""):
         return False
     if order.state.final and not order.fills:
         return False
@@ -168,11 +180,15 @@ def _away(provider: str, error: LongshoreError) -> MarketFinding:
     return MarketFinding(provider=provider, kind=Mismatch.AWAY, id="", detail=str(error))
 
 
-async def _known(database: Database, provider: str) -> set[str]:
-    """Return ids and names of orders and machines of a market, also of those just asked for."""
+async def _known(database: Database, provider: str) -> Known:
+    """Return the orders and machines of a market, also those just asked for."""
     async with database.transaction() as connection:
-        rows = await connection.execute(text(_KNOWN), {"provider": provider})
-        return {word for row in rows for word in row if word}
+        rows = list(await connection.execute(text(_KNOWN), {"provider": provider}))
+    with_id = {row.name for row in rows if row.id}
+    return Known(
+        ids={row.id for row in rows if row.id},
+        names={row.name for row in rows if row.under_way} - with_id,
+    )
 
 
 async def _booked(database: Database, provider: str, before: datetime) -> dict[str, Booked]:
@@ -201,9 +217,10 @@ async def _running(database: Database, provider: str, before: datetime) -> Seque
 
 
 _KNOWN = """
-    SELECT order_id, key FROM orders WHERE provider = :provider
+    SELECT order_id AS id, key AS name, closed_at IS NULL AS under_way
+      FROM orders WHERE provider = :provider
     UNION ALL
-    SELECT machine_id, name FROM machines WHERE provider = :provider
+    SELECT machine_id, name, state <> 'ENDED' FROM machines WHERE provider = :provider
 """
 
 _BOOKED = """

@@ -8,6 +8,7 @@ tree; calls that create are safe to repeat with the same key or name.
 from collections.abc import Sequence
 from typing import Protocol
 
+from longshore.models.errors import InvalidOrderError
 from longshore.models.market import (
     Account,
     Capabilities,
@@ -22,6 +23,14 @@ from longshore.models.market import (
     Preview,
     Window,
 )
+
+
+def type_of(market: str, request: OrderRequest) -> InstanceType:
+    """Return the type of machine that an order asks a market for. Raises InvalidOrderError."""
+    try:
+        return InstanceType.parse(request.instance_type)
+    except ValueError as error:
+        raise InvalidOrderError(market, f"instance_type: {error}") from None
 
 
 class Provider(Protocol):

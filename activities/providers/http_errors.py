@@ -54,10 +54,13 @@ _BY_WORDS: dict[str, type[MarketError]] = {
 
 
 _PASSES = (
-    "running instances", "limit", "quota", "balance", "price", "try again", "temporar",
-    "available", "stock", "capacity", "sold out", "offers nothing", "past",
+    "running instances", "quota", "balance", "price", "temporar", "stock", "capacity", "sold out",
+    "offers nothing", "past", "try again", "rate limit", "right now", "reached the limit",
 )  # fmt: skip
 """Parts of refusals that are not of what is sold: what is refused for these may be taken later."""
+_MAY_PASS = ("limit", "available")
+"""So are these, unless the refusal names what was asked for and stays the same."""
+_STAYS = ("image", "template", "environment variable", "reserved instance", "disk size")
 
 _ROW = "instance_sku"
 """The field of an order that names the row of a book."""
@@ -87,12 +90,21 @@ def refused_for_good(error: InvalidOrderError) -> OfferRefusedError | None:
     is of the account, the price, this moment, or of fields of the request that name neither."""
     said = str(error)
     of_request = error.status == 422 and error.fields and _ROW not in error.fields
-    if of_request or any(words in said.casefold() for words in _PASSES):
+    if of_request or _passes(said.casefold()):
         return None
     refused = OfferRefusedError(error.provider, said.removeprefix(f"{error.provider}: "),
                                 status=error.status)  # fmt: skip
     refused.creates = error.creates
     return refused
+
+
+def _passes(said: str) -> bool:
+    """Return whether what is refused so may be taken later."""
+    said = said.replace("try again with", "")  # it says what to change
+    if any(words in said for words in _PASSES):
+        return True
+    stays = any(words in said for words in _STAYS)
+    return not stays and any(words in said for words in _MAY_PASS)
 
 
 def code_of(body: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from longshore.activities.providers import prime_reading as reading
 from longshore.activities.providers.access import Access, access
+from longshore.activities.providers.base import type_of
 from longshore.activities.providers.creation_lookup import Creations, look_by_id
 from longshore.activities.providers.http import MarketHTTP, Patience, in_path
 from longshore.activities.providers.http_errors import refused_for_good
@@ -143,7 +144,7 @@ class Prime:
 
     async def preview(self, request: OrderRequest) -> Preview | NoQuote:
         """Return the price of the request's offer as it is now, or of the cheapest one kept."""
-        wanted = self._type_of(request)
+        wanted = type_of(self.name, request)
         found = _of_type(await self.offers(), wanted)
         if request.offer is not None:
             best = next((offer for offer in found if offer.id == request.offer.id), None)
@@ -197,8 +198,10 @@ class Prime:
 
     async def find_order(self, key: str) -> Order | None:
         """Return the pod of that name, live or ended. The list may lag behind for a while."""
-        found = await self._pod_named(key)
-        return reading.order(found[0], simulated=found[1]) if found else None
+        found = await self._pod_named(reading.name_of(key))
+        if found is None:
+            return None
+        return reading.order(found[0], simulated=found[1]).model_copy(update={"key": key})
 
     async def order_by_id(self, order_id: str) -> Order:
         async def look() -> Order:
@@ -257,12 +260,6 @@ class Prime:
             return None
         return micro_of(wallet.balance_usd)
 
-    def _type_of(self, request: OrderRequest) -> InstanceType:
-        try:
-            return InstanceType.parse(request.instance_type)
-        except ValueError as error:
-            raise InvalidOrderError(self.name, f"instance_type: {error}") from None
-
     def _offer_of(self, request: OrderRequest) -> Offer:
         offer = request.offer
         if request.side is Side.SELL:
@@ -303,13 +300,25 @@ class Prime:
     async def _pod_named(self, name: str) -> tuple[Pod, bool] | None:
         for pods, simulated in (await self._live(), await self._history()):
             for pod in pods:
-                if reading.key_of(pod.name) == name:
+                if reading.name_of(pod.name or "") == name:
                     return pod, simulated
         return None
 
     async def _pod(self, pod_id: str) -> tuple[Pod, bool]:
         answer = await self._http.get(f"{_API}/pods/{in_path(pod_id)}")
-        return answer.read(Pod), answer.simulated
+        pod = answer.read(Pod)
+        if reading.is_over(pod) and pod.totalBilledPrice is None:
+            pod = await self._with_bill(pod)
+        return pod, answer.simulated
+
+    async def _with_bill(self, pod: Pod) -> Pod:
+        """Return a pod that has ended with what the history says: it alone has the bill."""
+        try:
+            ended, _ = await self._history()
+        except MarketError as error:
+            _log.warning("%s: the bill of %s cannot be read: %s", self.name, pod.id, error)
+            return pod
+        return next((each for each in ended if each.id == pod.id), pod)
 
     async def _every_pod(self) -> tuple[list[Pod], bool]:
         """Return the pods that are live, and those that have ended."""

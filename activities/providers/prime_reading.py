@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import Any
 
+from pydantic import ValidationError
+
 from longshore.activities.providers.prime_shapes import Pod, Row
 from longshore.models.market import (
     Fill,
@@ -37,7 +39,8 @@ _OUR_NAME = re.compile(r"(?P<purchase>p-.+)-(?P<number>\d+)")
 
 
 def gpu_of(gpu_type: str, count: int, memory: int | None = None) -> InstanceType | None:
-    """Return the type of a row: ``H100_80GB`` and 8 are 8xH100-80GB. None for one without GPUs.
+    """Return the type of a row: ``H100_80GB`` and 8 are 8xH100-80GB. None for one without GPUs,
+    and for one that nobody could write: types are kept and shown as text.
 
     `memory` is the row's GB of one GPU, for those whose name says none, such as ``GB200``.
     """
@@ -45,7 +48,12 @@ def gpu_of(gpu_type: str, count: int, memory: int | None = None) -> InstanceType
     if match is None or gpu_type == "CPU_NODE" or not 1 <= count <= 9999:
         return None
     vram = float(match["vram"] or memory or 0) or None
-    return InstanceType(gpus=count, gpu_type=match["gpu"].upper(), vram=vram)
+    try:
+        kind = InstanceType(gpus=count, gpu_type=match["gpu"].upper(), vram=vram)
+        InstanceType.parse(str(kind))
+    except ValueError:
+        return None
+    return kind
 
 
 def name_of(key: str) -> str:
@@ -67,17 +75,25 @@ def offers(rows: Sequence[Row], template: str | None, *, simulated: bool) -> lis
     """
     found: list[Offer] = []
     for row in rows:
-        reason = _why_not(row)
+        try:
+            if not (reason := _why_not(row)):
+                found.append(_offer(row, template, simulated))
+        except (ValueError, ArithmeticError) as error:  # an odd row spoils no other
+            mistake = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            reason = f"it is not as documented: {mistake}"
         if reason:
-            _log.info("%s: left out an offer of %s: %s", NAME, row.gpuType, reason)
-        else:
-            found.append(_offer(row, template, simulated))
+            _log.info("%s: left out an offer of %s: %s", NAME, row.gpuType[:80], reason)
     return sorted(found, key=lambda offer: (offer.price, offer.gpus, offer.id))
 
 
 def ended(pod: Pod) -> Pod:
     """Return a pod of the history, where none has a status, and not each a time of its end."""
     return pod.model_copy(update={"status": "TERMINATED"}) if pod.status == "UNKNOWN" else pod
+
+
+def is_over(pod: Pod) -> bool:
+    """Return whether a pod has ended: nothing more is billed for it."""
+    return pod.status == "TERMINATED" or pod.terminatedAt is not None
 
 
 def order(pod: Pod, *, simulated: bool) -> Order:
@@ -123,8 +139,8 @@ def machine(pod: Pod, *, simulated: bool) -> Machine:
 
 
 def _why_not(row: Row) -> str:
-    if gpu_of(row.gpuType, row.gpuCount) is None:
-        return "it has no GPUs"
+    if gpu_of(row.gpuType, row.gpuCount, row.gpuMemory) is None:
+        return "it has no GPUs, or a type that is not as documented"
     if (row.stockStatus or "Available").casefold() == "unavailable":
         return "there is no stock"
     if _row_price(row) is None:
@@ -262,14 +278,13 @@ def _fills(pod: Pod, state: OrderState) -> tuple[Fill, ...]:
         return ()
     price = _per_gpu(pod.priceHr, pod.gpuCount) or 0
     at = pod.createdAt or datetime.fromtimestamp(0, UTC)
-    over = pod.status == "TERMINATED" or pod.terminatedAt is not None
-    cost = billed if over else None
+    cost = billed if is_over(pod) else None
     return (Fill(at=at, nodes=_nodes_of(pod), price=price, cost=cost),)
 
 
 def _machine_state(pod: Pod) -> MachineState:
     """Return READY only for a pod that can be used: ACTIVE alone has been seen to lie."""
-    if pod.status == "TERMINATED" or pod.terminatedAt is not None:
+    if is_over(pod):
         return MachineState.ENDED
     if pod.status == "DELETING":
         return MachineState.ENDING

@@ -6,11 +6,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from longshore.models.base import Instant, Wire
-from longshore.models.money import MICRO, MOST
-
-
-def _as_decimal(value: object) -> object:
-    return str(value) if isinstance(value, int | float) else value
+from longshore.models.money import MICRO, MOST, exact
 
 
 def _with_zone(value: object) -> object:
@@ -28,10 +24,13 @@ def _one_or_many(value: object) -> list[object]:
 
 Dollars = Annotated[
     Decimal,
-    BeforeValidator(_as_decimal),
+    BeforeValidator(exact),
     Field(allow_inf_nan=False, le=MOST // MICRO),
 ]
 """No larger than an amount can be: a row that says more is left out like any odd one."""
+Price = Annotated[Dollars, Field(ge=0)]
+_Hours = Annotated[Dollars, Field(ge=0, le=100_000)]
+_Minutes = Annotated[int, Field(ge=0, le=100_000)]
 Time = Annotated[Instant, BeforeValidator(_with_zone)]
 Texts = Annotated[tuple[str, ...], BeforeValidator(_one_or_many)]
 
@@ -58,8 +57,8 @@ class Spec(Wire):
 
 
 class Prices(Wire):
-    onDemand: Dollars | None = None
-    communityPrice: Dollars | None = None
+    onDemand: Price | None = None
+    communityPrice: Price | None = None
     isVariable: bool | None = None
     currency: str = "USD"
 
@@ -72,7 +71,7 @@ class Row(Wire):
     socket: str
     provider: str
     gpuCount: int
-    gpuMemory: int | None = None
+    gpuMemory: Annotated[int, Field(ge=0)] | None = None
     """GB of one GPU."""
     security: str
     prices: Prices
@@ -85,8 +84,8 @@ class Row(Wire):
     memory: Spec | None = None
     images: tuple[str, ...] = ()
     isSpot: bool | None = None
-    prepaidTime: Dollars | None = None
-    provisioningTime: int | None = None
+    prepaidTime: _Hours | None = None
+    provisioningTime: _Minutes | None = None
     interconnectType: str | None = None
     several: bool = False
     """It was in the list of clusters. No field of the vendor's."""

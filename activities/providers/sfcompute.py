@@ -10,6 +10,7 @@ from typing import Any
 from longshore.activities.providers import sfcompute_reading as reading
 from longshore.activities.providers import sfcompute_units as units
 from longshore.activities.providers.access import Access, access
+from longshore.activities.providers.base import type_of
 from longshore.activities.providers.creation_lookup import Creations, look_by_id
 from longshore.activities.providers.http import Answer, MarketHTTP, Patience, in_path
 from longshore.activities.providers.http_errors import refused_for_good
@@ -139,10 +140,12 @@ class SFCompute:
         return ()
 
     async def preview(self, request: OrderRequest) -> Preview | NoQuote:
-        """As documented there; for a sale the fee is what is kept from it."""
+        """As documented there; for a sale the fee is what is kept from it. Each SKU has its own:
+        with a place that of another is no quote."""
         window = self._window_of(request)
-        wanted = self._type_of(request)
-        skus = await self._places.skus_of(wanted, held=request.side is Side.SELL)
+        wanted = type_of(self.name, request)
+        known = await self._places.skus_of(wanted, held=request.side is Side.SELL)
+        skus = [sku for sku in known if request.place in (None, sku.id)]
         if not skus:
             return _no_such_type(wanted)
         answer = await self._http.ask(
@@ -338,12 +341,6 @@ class SFCompute:
             closed=tuple(sku.id for sku in skus if not sku.supports_public_ipv4),
         )
 
-    def _type_of(self, request: OrderRequest) -> InstanceType:
-        try:
-            return InstanceType.parse(request.instance_type)
-        except ValueError as error:
-            raise InvalidOrderError(self.name, f"instance_type: {error}") from None
-
     def _window_of(self, request: OrderRequest) -> Window:
         if request.window is None:
             raise InvalidOrderError(self.name, "window: an order needs a start and an end")
@@ -358,7 +355,7 @@ class SFCompute:
         pool has the time.
         """
         selling = request.side is Side.SELL
-        skus = await self._places.skus_of(self._type_of(request), held=selling)
+        skus = await self._places.skus_of(type_of(self.name, request), held=selling)
         if request.place is not None:
             skus = [sku for sku in skus if sku.id == request.place]
             if not skus:

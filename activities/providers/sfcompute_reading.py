@@ -142,7 +142,8 @@ def preview(
         return NoQuote(reason=reason, detail=f"{NAME}: {shape.reason or 'unavailable'}")
     sku = next((sku for sku in skus if sku.id == body.instance_sku), None)
     if sku is None:
-        detail = f"{NAME}: what it quotes is no {request.instance_type}"
+        where = f" in {request.place}" if request.place else ""
+        detail = f"{NAME}: what it quotes is no {request.instance_type}{where}"
         return NoQuote(reason=NoQuoteReason.LEFT_OUT, detail=detail)
     rate = body.limit_price_dollars_per_node_hour
     to_price = units.ask_price if request.side is Side.BUY else units.bid_price

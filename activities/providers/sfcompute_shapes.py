@@ -6,16 +6,12 @@ from typing import Annotated, Generic, TypeVar
 from pydantic import AliasChoices, BeforeValidator, Field
 
 from longshore.models.base import Wire
+from longshore.models.money import exact
 
 T = TypeVar("T")
 
 
-def _as_decimal(value: object) -> object:
-    """Rates come as text; a number is taken too, and never becomes a float."""
-    return str(value) if isinstance(value, int | float) else value
-
-
-Rate = Annotated[Decimal, BeforeValidator(_as_decimal), Field(ge=0, allow_inf_nan=False)]
+Rate = Annotated[Decimal, BeforeValidator(exact), Field(ge=0, allow_inf_nan=False)]
 """Dollars per node-hour."""
 
 

@@ -21,6 +21,7 @@ from longshore.models.buying import MarketView, PurchasePlan
 from longshore.models.job_request import JobRequest
 from longshore.models.market import Capabilities, Level, NoQuote, NoQuoteReason, OrderBook, Window
 from longshore.models.text import count, dollars, format_duration
+from longshore.scheduling.buying.caps import gpu_time
 from longshore.scheduling.buying.costs import SHORTEST_RESALE
 from longshore.scheduling.buying.fleet import shape_of
 from longshore.scheduling.buying.limits import bounded
@@ -146,7 +147,7 @@ def _sales(scene: BlockScene) -> tuple[NodeSale, ...]:
     found: list[NodeSale] = []
     free = may_be_sold(scene)[:MOST_SALES]
     for machine, price in zip(free, _bids(scene, window), strict=False):
-        kept = _kept_value(scene, window, machine)
+        kept = _kept_value(scene, machine)
         proceeds = price * block.gpus_per_node * (window.length // timedelta(seconds=1)) // 3600
         fee = scene.terms.fee(proceeds, window.length)
         if proceeds - fee <= kept:
@@ -164,7 +165,7 @@ def _sale(scene: BlockScene, sales: Sequence[NodeSale]) -> BlockOption | None:
     terms = {
         "proceeds": sum(sale.proceeds for sale in sales),
         "fee": -sum(sale.fee for sale in sales),
-        "use by jobs to come": -sum(_kept_value(scene, window, sale.machine) for sale in sales),
+        "use by jobs to come": -sum(_kept_value(scene, sale.machine) for sale in sales),
     }
     return BlockOption(
         kind=BlockOptionKind.SELL,
@@ -212,15 +213,15 @@ def _holds(bid: Level, book: OrderBook, window: Window) -> bool:
     return starts and (bid.ends_at is None or bid.ends_at >= window.end)
 
 
-def _kept_value(scene: BlockScene, window: Window, machine: str) -> int:
-    """Return what the rest of one node is worth to jobs to come, by the demand of late: nothing
-    where its market does not start it, or it is terminated."""
+def _kept_value(scene: BlockScene, machine: str) -> int:
+    """Return what the rest of one node is worth to jobs to come, by the demand of late: all until
+    its end, since it stops when it is sold; nothing where it is not started, or is terminated."""
     if machine in scene.unstarted:
         return 0
-    total = max(fleet_of_scene(scene).gpus_of(scene.block.tier), 1)
-    likely = min(scene.demand / total, 1.0)
-    whole = scene.block.price * scene.block.gpus_per_node * (window.length / _HOUR)
-    return int(whole * scene.policy.reuse_share * likely)
+    likely = min(scene.demand / max(fleet_of_scene(scene).gpus_of(scene.block.tier), 1), 1.0)
+    whole = scene.block.price * scene.block.gpus_per_node
+    left = (scene.block.ends_at - scene.now) / _HOUR
+    return int(whole * left * scene.policy.reuse_share * likely)
 
 
 # --- buying the time after it -------------------------------------------------------------
@@ -228,11 +229,10 @@ def _kept_value(scene: BlockScene, window: Window, machine: str) -> int:
 
 def _renewal(scene: BlockScene) -> tuple[PurchasePlan | None, BlockOption | None]:
     """Return the time after the block with what it gains against buying elsewhere later."""
-    if not may_renew(scene):
-        return None, None
-    window, jobs = renewal_window(scene), _beyond(scene)
+    window = renewal_window(scene) if may_renew(scene) else None
     if window is None:
         return None, None
+    jobs = _beyond(scene)
     nodes = len({job.node_id for job in jobs})
     title = f"buy the {format_duration(window.length)} after it for {count(nodes, 'node')}"
     if scene.closed:
@@ -258,7 +258,7 @@ def _ordered(scene: BlockScene, plan: PurchasePlan, more: int) -> Renewal:
     assert within.window is not None  # the time after a block has an end
     return Renewal(
         nodes=within.nodes, window=within.window, place=scene.place, limit=within.limit,
-        cap=within.limit, cost=within.expected_cost,
+        cap=within.limit, cost=within.expected_cost, uses=gpu_time(_beyond(scene), within.window),
     )  # fmt: skip
 
 

@@ -3,21 +3,26 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
+from longshore.models.block_end import BlockJob
 from longshore.models.buying import Option, PurchasePlan, UnmetJob
 from longshore.models.caps_left import BudgetLeft, CapLeft, CapOf, CapsLeft
 from longshore.models.limit import HeldBy, Limit
+from longshore.models.market import Window
+from longshore.models.spending import WARM
 from longshore.models.text import at_most, dollars
 from longshore.scheduling.buying.words import Lost
+
+DEFAULT_TENANT = "default"
 
 
 def over_a_cap(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> Lost | None:
     """Return which caps an option is over, with the amounts, and what each would have to be;
     None for none."""
-    owed = shares(jobs, option.plans)
+    owed, counted = shares(jobs, option.plans), counted_by_tenant(jobs, option.plans)
     over = [
         (cap, amount)
         for cap in left.caps
-        if (amount := _amount(cap, option, owed)) is not None and amount > cap.left
+        if (amount := _amount(cap, option, counted)) is not None and amount > cap.left
     ]
     says = [_over_cap(cap, amount) for cap, amount in over]
     needs = dict[tuple[str, str], int]()
@@ -43,7 +48,7 @@ def over_a_cap(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> Lost
     return Lost("; and ".join(says), tuple(limits)) if says else None
 
 
-def _amount(cap: CapLeft, option: Option, owed: Mapping[str, int]) -> int | None:
+def _amount(cap: CapLeft, option: Option, counted: Mapping[str, int]) -> int | None:
     """Return what an option may cost at most of what a cap limits; None for nothing of it."""
     match cap.of:
         case CapOf.PURCHASE:
@@ -53,7 +58,7 @@ def _amount(cap: CapLeft, option: Option, owed: Mapping[str, int]) -> int | None
         case CapOf.TIER:
             return option.max_total if cap.name == option.tier else None
         case CapOf.TENANT:
-            return owed.get(cap.name)
+            return counted.get(cap.name)
 
 
 def _over_cap(cap: CapLeft, amount: int) -> str:
@@ -93,9 +98,9 @@ def _over_budget(
 
 def spent(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> CapsLeft:
     """Return what is left when an option was taken."""
-    owed = shares(jobs, option.plans)
+    owed, counted = shares(jobs, option.plans), counted_by_tenant(jobs, option.plans)
     caps = tuple(
-        cap if cap.of is CapOf.PURCHASE else cap.less(_amount(cap, option, owed) or 0)
+        cap if cap.of is CapOf.PURCHASE else cap.less(_amount(cap, option, counted) or 0)
         for cap in left.caps
     )
     budgets = dict(left.budgets)
@@ -105,12 +110,41 @@ def spent(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> CapsLeft:
 
 
 def split_of(jobs: Iterable[UnmetJob], plan: PurchasePlan) -> Mapping[str, int]:
-    """Return by what weights the tenants pay for an order: the GPU-seconds of their jobs."""
+    """Return by what weights the tenants pay for an order: the GPU-seconds of their jobs. What no
+    job pays for, such as a machine of the warm target, is the default tenant's."""
     weights: dict[str, int] = {}
     for job in jobs:
-        if job.request.id in plan.serves:
+        if job.request.id in plan.serves and not job.request.id.startswith(WARM):
             weights[job.tenant] = weights.get(job.tenant, 0) + _gpu_seconds(job)
-    return weights
+    return weights or {DEFAULT_TENANT: 1}
+
+
+def gpu_time(jobs: Iterable[BlockJob], window: Window) -> dict[str, int]:
+    """Return the GPU-seconds of each job that goes on, or begins, in a window."""
+    found: dict[str, int] = {}
+    for job in jobs:
+        until = min(job.expected_end, window.end)
+        seconds = max((until - window.start) // timedelta(seconds=1), 1)
+        found[job.id] = found.get(job.id, 0) + job.gpus * seconds
+    return found
+
+
+def tenant_of(split: Mapping[str, int]) -> str:
+    """Return the tenant of a purchase that is paid so: who pays most of it."""
+    return max(sorted(split), key=lambda tenant: split[tenant])
+
+
+def counted_by_tenant(
+    jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]
+) -> Mapping[str, int]:
+    """Return what counts for the caps of each tenant: the whole of its purchases, as the database
+    counts them (the trigger `purchase_commits`)."""
+    jobs = tuple(jobs)
+    found: dict[str, int] = {}
+    for plan in plans:
+        tenant = tenant_of(split_of(jobs, plan))
+        found[tenant] = found.get(tenant, 0) + plan.most
+    return found
 
 
 def _of_budgets(left: CapsLeft, owed: Mapping[str, int]) -> Mapping[str, int]:
@@ -130,14 +164,13 @@ def _less(left: BudgetLeft, amount: int) -> BudgetLeft:
 
 def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[str, int]:
     """Return what each tenant has to pay at most, by the GPU-hours of its jobs; rounded up."""
-    by_id = {job.request.id: job for job in jobs}
+    jobs = tuple(jobs)
     owed: dict[str, int] = {}
     for plan in plans:
-        served = [by_id[job_id] for job_id in plan.serves if job_id in by_id]
-        weights = [_gpu_seconds(job) for job in served]
-        for job, weight in zip(served, weights, strict=True):
-            part = -(-plan.most * weight // max(sum(weights), 1))
-            owed[job.tenant] = owed.get(job.tenant, 0) + part
+        split = split_of(jobs, plan)
+        for tenant, weight in split.items():
+            part = -(-plan.most * weight // sum(split.values()))
+            owed[tenant] = owed.get(tenant, 0) + part
     return owed
 
 

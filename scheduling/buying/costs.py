@@ -289,7 +289,7 @@ def _delay_of(job: UnmetJob, start: datetime | None, scene: Scene) -> int:
     policy, now, request = scene.policy, scene.now, job.request
     if scene.tier is Tier.FAST:
         waited = UNSERVED if start is None else start - now
-        delay = _priced(policy.fast_delay_price, request.gpus, waited)
+        delay = priced(policy.fast_delay_price, request.gpus, waited)
         patience = patient_until(job, policy, now) - now
         return min(delay, _served_later(job, scene, patience)) if patience > _NONE else delay
     latest = start_by(job, policy, now)
@@ -297,8 +297,8 @@ def _delay_of(job: UnmetJob, start: datetime | None, scene: Scene) -> int:
         return 0
     if presses(job, policy, now):
         waited = UNSERVED if start is None else start - max(latest, now)
-        return _priced(policy.fast_delay_price, request.gpus, waited)
-    return _priced(hoped_price(job, policy, now), request.gpus, request.expected_duration)
+        return priced(policy.fast_delay_price, request.gpus, waited)
+    return priced(hoped_price(job, policy, now), request.gpus, request.expected_duration)
 
 
 def _served_later(job: UnmetJob, scene: Scene, patience: timedelta) -> int:
@@ -307,8 +307,8 @@ def _served_later(job: UnmetJob, scene: Scene, patience: timedelta) -> int:
     policy, request = scene.policy, job.request
     most = int(policy.flex_price * (1 + policy.flex_rise))
     likely = request.expected_duration * scene.lasting.mean + policy.usual_startup
-    wait = _priced(policy.fast_delay_price, request.gpus, patience)
-    return wait + _priced(most, request.gpus, likely)
+    wait = priced(policy.fast_delay_price, request.gpus, patience)
+    return wait + priced(most, request.gpus, likely)
 
 
 def _leftover(
@@ -352,5 +352,6 @@ def _reused(scene: Scene, plan: PurchasePlan, paid: float, free: timedelta) -> f
     return paid * scene.policy.reuse_share * likely * (max(free, timedelta(0)) / _HOUR)
 
 
-def _priced(price: int, gpus: int, waited: timedelta) -> int:
-    return price * gpus * max(waited // timedelta(seconds=1), 0) // 3600
+def priced(price: int, gpus: int, length: timedelta) -> int:
+    """Return what GPUs cost for so long, by micro-dollars per GPU-hour; nothing before zero."""
+    return price * gpus * max(length // timedelta(seconds=1), 0) // 3600

@@ -10,7 +10,8 @@ from longshore.models.block_end import BlockJob, BlockOption, BlockOptionKind, B
 from longshore.models.buying import BuyingPolicy
 from longshore.models.job import Tier
 from longshore.models.text import dollars, format_duration
-from longshore.scheduling.buying.migration_cost import migration_cost, priced
+from longshore.scheduling.buying.costs import priced
+from longshore.scheduling.buying.migration_cost import migration_cost
 from longshore.scheduling.buying.prices import whole_quarters
 from longshore.scheduling.buying.scale_down import is_retained_warm
 from longshore.scheduling.buying.warm_target import counts_until

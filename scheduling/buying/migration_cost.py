@@ -1,11 +1,10 @@
 """The cost of moving jobs off a block at its end, which its extension saves."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 from longshore.models.block_end import BlockJob, BlockScene
 from longshore.models.job import Tier
-from longshore.scheduling.buying.costs import UNSERVED
+from longshore.scheduling.buying.costs import UNSERVED, priced
 
 
 def migration_cost(scene: BlockScene, jobs: Sequence[BlockJob]) -> dict[str, int]:
@@ -15,11 +14,6 @@ def migration_cost(scene: BlockScene, jobs: Sequence[BlockJob]) -> dict[str, int
         "done again": _again(scene, jobs),
         "waiting meanwhile": _waiting(scene, jobs),
     }
-
-
-def priced(price: int, gpus: int, length: timedelta) -> int:
-    """Return what GPUs cost for so long, by micro-dollars per GPU-hour; nothing before zero."""
-    return price * gpus * max(length // timedelta(seconds=1), 0) // 3600
 
 
 def _elsewhere(scene: BlockScene, jobs: Sequence[BlockJob]) -> int:

@@ -16,6 +16,7 @@ from itertools import islice, product
 from longshore.models.buying import BuyingPolicy, BuyingRule, OptionKind, UnmetJob
 from longshore.models.job_request import JobRequest
 from longshore.models.market import NoQuote, Window
+from longshore.models.purchase import MOST_NODES
 from longshore.scheduling.buying.costs import Candidate, Scene
 from longshore.scheduling.buying.prices import (
     Among,
@@ -80,7 +81,9 @@ def windows_to_ask(
         return (window_from(grain, now, policy.seed_window),)
     if not wanted:
         return (window_from(grain, now, policy.shortest_window),)
-    first = next((job for job in wanted if _fits_a_window(job, policy)), wanted[0])
+    first = next((job for job in wanted if _fits_a_window(job, policy)), None)
+    if first is None:  # what is there is told all the same
+        return (window_from(grain, now, policy.longest_window),)
     lengths = window_lengths(first, wanted, policy)
     return tuple(window_from(grain, now, length) for length in lengths)
 
@@ -89,8 +92,8 @@ def window_lengths(
     first: JobRequest, jobs: Iterable[JobRequest], policy: BuyingPolicy
 ) -> tuple[timedelta, ...]:
     """Return how long a window may be: for the first job, the longest, and twice and more."""
-    least = _shortest_window(first, policy)
-    longest = max((_shortest_window(job, policy) for job in jobs), default=least)
+    least = shortest_window(first, policy)
+    longest = max((shortest_window(job, policy) for job in jobs), default=least)
     wanted = {
         least,
         longest,
@@ -103,14 +106,14 @@ def window_lengths(
     return tuple(sorted(length for length in fitting if length <= policy.longest_window))
 
 
-def _shortest_window(job: JobRequest, policy: BuyingPolicy) -> timedelta:
+def shortest_window(job: JobRequest, policy: BuyingPolicy) -> timedelta:
     """Return how long a window has to be for a job at least."""
     overhead = policy.usual_startup + timedelta(minutes=1)
     return whole_steps(to_finish(job, policy) + overhead, policy.window_step)
 
 
 def _fits_a_window(job: JobRequest, policy: BuyingPolicy) -> bool:
-    return _shortest_window(job, policy) <= policy.longest_window
+    return shortest_window(job, policy) <= policy.longest_window
 
 
 def _one_of_each_kind(unmet: Iterable[UnmetJob]) -> dict[Hashable, JobRequest]:
@@ -171,6 +174,7 @@ def _node_counts(
     shared = sum(job.gpus_held for job in fitting if not job.sensitive)
     alone = [job.gpus_held for job in fitting if job.sensitive]
     most = max(sum(-(-gpus // of_node) for gpus in (shared, *alone)), least)
+    most = max(min(most, MOST_NODES), least)  # the others are bought for next
     counts = {least, least + 1, (least + most) // 2, most, most + 1}
     return sorted(n for n in counts if least <= n <= most + (most > least))[: _MOST_SIZES + 1]
 

@@ -6,6 +6,8 @@ A cluster is several machines: only a gang spans them.
 from collections.abc import Iterable, Iterator, Sequence
 
 from longshore.models.buying import MarketView, NodeShape, Option, OptionKind, UnmetJob
+from longshore.models.job_request import JobRequest
+from longshore.models.purchase import MOST_NODES
 from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
 
 
@@ -33,7 +35,8 @@ def unheld_jobs(jobs: Iterable[UnmetJob], markets: Sequence[MarketView]) -> dict
 
 
 def oversized_jobs(jobs: Iterable[UnmetJob], markets: Sequence[MarketView]) -> list[Option]:
-    """Return an option, rejected, for each job that is larger than any machine of its GPU.
+    """Return an option, rejected, for each job that is larger than any machine of its GPU, and for
+    each gang that needs more of them than one purchase has.
 
     None while a market is away or closed, or has no machine of it: then larger ones may come.
     """
@@ -44,20 +47,37 @@ def oversized_jobs(jobs: Iterable[UnmetJob], markets: Sequence[MarketView]) -> l
     for job in jobs:
         request = job.request
         of_type = [shape.gpus for shape in shapes if request.takes(shape.gpu_type)]
-        if request.gang is not None or not of_type or request.gpus <= max(of_type):
+        if not of_type:
             continue
         kind = f" with {' or '.join(request.types)}" if request.types else ""
+        why = _too_large(request, max(of_type), kind)
+        if not why:
+            continue
         found.append(
             Option(
                 kind=OptionKind.UNPROMISED,
                 tier=request.tier,
                 title=f"buy for {request.id}",
                 job_id=request.id,
-                lost=f"no machine of {request.gpus} GPUs is for sale, the largest{kind} has "
-                f"{max(of_type)}: a job that may span machines says so with `gang`",
+                lost=why,
             )
         )
     return found
+
+
+def _too_large(job: JobRequest, most: int, kind: str) -> str:
+    """Return why a job is too large, where a machine of its `kind` has `most` GPUs; else empty."""
+    if job.gang is None:
+        if job.gpus <= most:
+            return ""
+        return (
+            f"no machine of {job.gpus} GPUs is for sale, the largest{kind} has {most}: a job that "
+            "may span machines says so with `gang`"
+        )
+    nodes = -(-job.gpus_held // most)
+    if nodes <= MOST_NODES:
+        return ""
+    return f"it needs {nodes} machines at least, and a purchase is of {MOST_NODES} at most"
 
 
 def _shapes(market: MarketView) -> Iterator[NodeShape]:

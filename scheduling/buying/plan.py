@@ -126,7 +126,8 @@ def _decided(state: BuyingState, policy: BuyingPolicy, now: datetime) -> BuyDeci
     missing = away(markets)
     left_out = _left_out(options, unmet, markets, policy)
     nothing = _why_nothing(options, replace(state, unmet=unmet), policy, left_out, now)
-    lost = NOT_LOST if plans else why_not(options, nothing, policy.flex_price)
+    by_size = policy.rule is BuyingRule.SEED
+    lost = NOT_LOST if plans else why_not(options, nothing, policy.flex_price, by_size=by_size)
     lasts = {job.request.id: job.request.expected_duration for job in unmet.jobs}
     likely = estimate_runtime(unmet.ended).mean
     in_vain |= {option.job_id: option.lost for option in options if option.kind.is_in_vain}

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from longshore.models.buying import BuyingPolicy, MarketView
+from longshore.models.buying import BuyingPolicy, BuyingRule, MarketView
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.limit import Limit
 from longshore.models.market import OrderBook
 from longshore.models.text import at_most, format_dollars, format_duration
 from longshore.scheduling.buying.lowest_ask import price_of_nodes
+from longshore.scheduling.buying.options import shortest_window
 from longshore.scheduling.buying.prices import BlockSource, PodSource, block_sources, pod_sources
 from longshore.scheduling.buying.words import Lost
 
@@ -30,6 +31,7 @@ def policy_blockers(
     return (
         _over_cap(markets, tier, policy, wanted, now)
         or _too_slow(markets, tier, policy, patient, wanted)
+        or _too_long(markets, tier, policy, wanted, now)
         or _over_cap(markets, tier, patient, wanted, now)
     )
 
@@ -93,6 +95,35 @@ def _too_slow(
         f"over the start-up limit: {kind} takes {format_duration(takes)} to come up, and "
         f"startup_limit is {format_duration(policy.startup_limit)}",
         Limit.at("startup_limit", format_duration(-(-takes // _SECOND) * _SECOND)),
+    )
+
+
+def _too_long(
+    markets: Sequence[MarketView],
+    tier: Tier,
+    policy: BuyingPolicy,
+    wanted: Sequence[JobRequest],
+    now: datetime,
+) -> Lost | None:
+    """Return the shortest of the jobs that only the longest window keeps from a book."""
+    seed = policy.rule is BuyingRule.SEED
+    name, longest = (
+        ("seed_window", policy.seed_window) if seed else ("longest_window", policy.longest_window)
+    )
+    found = [
+        (shortest_window(job, policy), job.id)
+        for source in block_sources(markets, policy)
+        for job in wanted
+        if source.holds(job)
+        if price_of_nodes(source, _fewest_nodes(source, [job]), tier, policy, now) is not None
+    ]
+    needs, job_id = min(found, default=(timedelta(0), ""))
+    if needs <= longest:
+        return None
+    return Lost(
+        f"over the longest window: {job_id} needs {format_duration(needs)}, with its start-up and "
+        f"margin, and {name} is {format_duration(longest)}",
+        Limit.at(name, format_duration(needs)),
     )
 
 

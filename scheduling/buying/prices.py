@@ -11,6 +11,7 @@ from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
 from longshore.models.price import PriceNeed
+from longshore.models.purchase import MOST_NODES
 from longshore.models.text import format_dollars
 from longshore.scheduling.buying.exclusions import in_allowed_places, sells, why_excluded
 from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
@@ -116,6 +117,9 @@ class BlockSource:
         if not priced:
             return next(quote for quote in found if isinstance(quote, NoQuote))
         place, limit, walked = min(priced, key=lambda quote: quote.walked.cost_per_hour)
+        if walked.bought // self.shape.gpus > MOST_NODES:
+            detail = f"a purchase is of at most {MOST_NODES} nodes"
+            return NoQuote(reason=NoQuoteReason.LEFT_OUT, detail=detail)
         seconds = -(-window.length // timedelta(seconds=1))
         return PurchasePlan(
             provider=self.market.provider,
@@ -178,8 +182,11 @@ class BlockSource:
     def _whole_nodes(
         self, columns: BookColumns, nodes: int, window: Window, now: datetime
     ) -> Priced | NoQuote:
-        """Price nodes; more of them where the lot is more, until nothing is cut off."""
-        gpus, lot = nodes * self.shape.gpus, self.market.capabilities.lot_gpus
+        """Price nodes; more of them where the lot is more, until nothing is cut off.
+
+        The lot is that of the book: nodes of one market differ.
+        """
+        gpus, lot = nodes * self.shape.gpus, columns.book.lot
         while True:
             gpus = -(-gpus // lot) * lot
             need = PriceNeed(gpus=gpus, instance_type=self.quote.instance_type, window=window)
@@ -306,7 +313,7 @@ def pods_in_reach(
             continue
         for offer in market.offers:
             shape = shape_of_offer(offer)
-            if shape is None or shape.gpus != offer.gpus:
+            if shape is None or shape.gpus != offer.gpus or offer.nodes > MOST_NODES:
                 continue
             source = PodSource(market, offer, shape)
             in_time = source.startup(policy) <= policy.startup_limit

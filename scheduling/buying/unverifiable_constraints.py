@@ -44,6 +44,8 @@ def suits_market(job: JobRequest, market: str) -> bool:
 def _never_bought(constraint: Constraint, of_payers: bool) -> str:
     """Return why no machine is bought for a job with this constraint, from whatever market."""
     key = constraint.key
+    if constraint.why_on_nodes:
+        return constraint.why_on_nodes
     asked = f"the job asks for {constraint} (constraints)"
     if of_payers:
         asked = f"the envelopes that pay for the job pay only on nodes with {constraint}"

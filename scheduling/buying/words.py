@@ -66,19 +66,25 @@ def sentence(
     return f"{WAIT}{'; '.join([lost.why, *again[:1]])}{away}"
 
 
-def why_not(options: Sequence[Option], nothing: Lost, flex_price: int) -> Lost:
+def why_not(
+    options: Sequence[Option], nothing: Lost, flex_price: int, *, by_size: bool = False
+) -> Lost:
     """Return why nothing is bought of these options, none of which was chosen, or nothing but to
-    wait; `nothing` where there was none. `flex_price` is the policy's, in micro-dollars."""
+    wait; `nothing` where there was none. `flex_price` is the policy's, in micro-dollars; `by_size`
+    is whether to wait was compared with none of them, as with the seeds' rule."""
     if options and all(option.kind.is_in_vain for option in options):
         return Lost(options[0].lost)
     refused = [o for o in options if not o.chosen and not o.kind.is_in_vain]
-    if not refused:
+    if not refused or (by_size and all(o.lost == UNUSED for o in refused)):
         return nothing
     ruled_out = [o for o in refused if _tried(o) or o.lost.startswith(CANNOT_MEET)]
     compared = [o for o in refused if o not in ruled_out and o.lost != UNUSED]
     if ruled_out and not compared:
         return Lost(ruled_out[0].lost)
     least = min(compared or refused, key=lambda option: option.total)
+    if by_size:
+        least = next(filter(_by_cap, compared), least)
+        return Lost(least.lost, least.limits, _served(least))
     chosen = (o for o in options if o.chosen and o.kind is OptionKind.WAIT)
     waits = next((o for o in chosen if (o.tier, o.round) == (least.tier, least.round)), None)
     if _by_cap(least) and (waits is None or least.total < waits.total):

@@ -2,7 +2,7 @@
 
 The later prices of a need are those of the later recommendations for the same need: same market,
 type, size, length of window. The watch of the markets makes one for each of its sizes all the
-time. What was really paid counts beside them where something was bought.
+time.
 """
 
 from bisect import bisect_right
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from longshore.models.market_memory import Judged, PaidFill, Quality, Recommendation
+from longshore.models.market_memory import Judged, Quality, Recommendation
 
 HORIZON = timedelta(hours=1)
 """For how long a limit may wait for its fill."""
@@ -21,15 +21,9 @@ Need = tuple[str, str, int, timedelta | None, bool]
 
 
 def judge(
-    recommendations: Iterable[Recommendation],
-    fills: Iterable[PaidFill] = (),
-    horizon: timedelta = HORIZON,
+    recommendations: Iterable[Recommendation], horizon: timedelta = HORIZON
 ) -> tuple[Judged, ...]:
-    """Return each recommendation with how it turned out, oldest first.
-
-    Fills are found by the `id` of the recommendation that they name.
-    """
-    paid = _paid_on(fills)
+    """Return each recommendation with how it turned out, oldest first."""
     by_need: dict[Need, list[Recommendation]] = defaultdict(list)
     for each in recommendations:
         by_need[_need(each)].append(each)
@@ -40,8 +34,7 @@ def judge(
         for each in made:
             first = bisect_right(times, each.made_at)
             last = bisect_right(times, each.made_at + horizon)
-            price = paid.get(each.id) if each.id is not None else None
-            judged.append(_judge_one(each, made[first:last], price))
+            judged.append(_judge_one(each, made[first:last]))
     return tuple(sorted(judged, key=lambda each: each.recommendation.made_at))
 
 
@@ -64,18 +57,7 @@ def _need(made: Recommendation) -> Need:
     return made.provider, made.instance_type, made.gpus, length, made.simulated
 
 
-def _paid_on(fills: Iterable[PaidFill]) -> dict[int, int]:
-    """Return the average price that was paid, by recommendation."""
-    gpus: dict[int, int] = defaultdict(int)
-    money: dict[int, int] = defaultdict(int)
-    for fill in fills:
-        if fill.recommendation_id is not None:
-            gpus[fill.recommendation_id] += fill.gpus
-            money[fill.recommendation_id] += fill.gpus * fill.price
-    return {each: round(money[each] / gpus[each]) for each in gpus}
-
-
-def _judge_one(made: Recommendation, later: Sequence[Recommendation], paid: int | None) -> Judged:
+def _judge_one(made: Recommendation, later: Sequence[Recommendation]) -> Judged:
     best = min((quote.average for quote in later if quote.average is not None), default=None)
     filled = next((quote for quote in (made, *later) if _covers(made.limit, quote)), None)
     return Judged(
@@ -85,8 +67,6 @@ def _judge_one(made: Recommendation, later: Sequence[Recommendation], paid: int 
         filled_after=filled.made_at - made.made_at if filled else None,
         best_later=best,
         over_best=_over(filled.average if filled else None, best),
-        paid=paid,
-        paid_over_best=_over(paid, best),
     )
 
 
@@ -110,8 +90,6 @@ def _quality(key: tuple[str, str, str, bool], all_of: Sequence[Judged]) -> Quali
         in_time=sum(each.filled_after is not None for each in judged),
         over_best=_mean([each.over_best for each in judged]),
         headroom=_mean([_over(each.limit, each.average) for each in made if each.sufficient]),
-        paid=sum(each.paid is not None for each in all_of),
-        paid_over_best=_mean([each.paid_over_best for each in judged]),
     )
 
 

@@ -65,7 +65,6 @@ class OrderRecord:
     fills: list[FillRecord] = field(default_factory=list[FillRecord])
     filled_at: float | None = None
     cancelled_at: float | None = None
-    cancel_asked: bool = False
 
     @property
     def over(self) -> bool:
@@ -146,7 +145,6 @@ class Exchange:
 
     def cancel(self, order: OrderRecord) -> None:
         """Ask for the end of an order; it may fill until that takes effect."""
-        order.cancel_asked = True
         if self._world.faults.take("cancel_race", SFCOMPUTE):
             self._world.clock.after(0, lambda: self._last_fill(order))
         self._later(lambda: self._cancel(order))

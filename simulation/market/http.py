@@ -3,7 +3,7 @@
 import asyncio
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any, TypeVar
@@ -87,6 +87,14 @@ class Call:
 
 
 Handler = Callable[[Call], Answer]
+
+
+def unlagged(call: Call, market: str, rows: Iterable[Any]) -> list[Any]:
+    """Return things of a market, newest first; without the last minute's when its lists lag."""
+    found = sorted(rows, key=lambda row: (row.created_at, row.id), reverse=True)
+    if not call.market.world.faults.take("list_lag", market):
+        return found
+    return [row for row in found if row.created_at < call.market.world.clock.now - 60]
 
 
 def invalid(problems: Sequence[Problem]) -> ApiError:

@@ -9,7 +9,16 @@ from starlette.routing import Mount
 
 from longshore.models.money import MICRO
 from longshore.simulation.market.faults import PRIME
-from longshore.simulation.market.http import Answer, Api, ApiError, Call, Handler, Problem, invalid
+from longshore.simulation.market.http import (
+    Answer,
+    Api,
+    ApiError,
+    Call,
+    Handler,
+    Problem,
+    invalid,
+    unlagged,
+)
 from longshore.simulation.market.instances import decode_script
 from longshore.simulation.market.market import Market
 from longshore.simulation.market.offers import IMAGES, KINDS, TEMPLATE, Row
@@ -19,6 +28,8 @@ STARTUP = "LONGSHORE_STARTUP"
 """Environment variable of a pod that holds its start-up script, in base64."""
 _USER = "user_simulated"
 _WALLET = "wallet_simulated"
+_SHOWN_ENDED = 60.0
+"""Seconds that a pod which has ended is still shown by its id."""
 _LATE_DELETE = 10.0
 """Seconds that a pod goes on for after an answer that it is deleted."""
 _MISSING = {
@@ -215,12 +226,12 @@ def _script(pod: PodWanted, row: Row) -> str | None:
 
 
 def _pods(call: Call) -> Answer:
-    rows = _unlagged(call, call.market.cloud.living())
+    rows = unlagged(call, PRIME, call.market.cloud.living())
     return _cut(call, [_pod(pod) for pod in rows])
 
 
 def _one(call: Call) -> Answer:
-    return Answer(_odd(call, [_pod(_living(call))])[0])
+    return Answer(_odd(call, [_pod(_shown(call))])[0])
 
 
 def _statuses(call: Call) -> Answer:
@@ -313,18 +324,21 @@ def is_over(price: int, max_price: float | None) -> bool:
     return bool(max_price) and price > round(max_price * MICRO)
 
 
+def _shown(call: Call) -> Pod:
+    """Return a pod that lives, or has ended a moment ago: without its bill, which the history has.
+
+    Raises ApiError (404).
+    """
+    pod = call.market.cloud.pods.get(call.path("id"))
+    until = (pod.terminated_at or 0.0) + _SHOWN_ENDED if pod is not None else 0.0
+    return pod if pod is not None and call.market.world.clock.now < until else _living(call)
+
+
 def _living(call: Call) -> Pod:
     pod = call.market.cloud.pods.get(call.path("id"))
     if pod is None or pod.over:
         raise ApiError(404, "Pod not found")
     return pod
-
-
-def _unlagged(call: Call, pods: list[Pod]) -> list[Pod]:
-    newest = sorted(pods, key=lambda pod: (pod.created_at, pod.id), reverse=True)
-    if not call.market.world.faults.take("list_lag", PRIME):
-        return newest
-    return [pod for pod in newest if pod.created_at < call.market.world.clock.now - 60]
 
 
 def _odd(call: Call, rows: list[Json]) -> list[Json]:

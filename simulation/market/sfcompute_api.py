@@ -5,7 +5,15 @@ from starlette.routing import BaseRoute, Mount
 from longshore.models.money import MICRO
 from longshore.simulation.market import sfcompute_market, sfcompute_orders
 from longshore.simulation.market.faults import SFCOMPUTE
-from longshore.simulation.market.http import Answer, Api, ApiError, Call, Handler, invalid
+from longshore.simulation.market.http import (
+    Answer,
+    Api,
+    ApiError,
+    Call,
+    Handler,
+    invalid,
+    unlagged,
+)
 from longshore.simulation.market.instances import Instance, OverPoolError
 from longshore.simulation.market.market import ACCOUNT, WORKSPACE, Market
 from longshore.simulation.market.sfcompute_bodies import InstanceBody, RenameBody
@@ -15,7 +23,6 @@ from longshore.simulation.market.sfcompute_json import (
     error,
     instance,
     page,
-    unlagged,
     with_odd_status,
 )  # fmt: skip
 from longshore.simulation.market.sfcompute_orders import pool_named, sku_wanted
@@ -177,7 +184,7 @@ def _instances(call: Call) -> Answer:
     states, where = call.queries("status"), call.query("pool")
     found = [
         each
-        for each in unlagged(call, call.market.instances.by_id.values())
+        for each in unlagged(call, SFCOMPUTE, call.market.instances.by_id.values())
         if (not states or each.status in states) and where in (None, each.pool.id)
     ]
     return page(call, with_odd_status(call, [instance(each) for each in found]), "nodec")

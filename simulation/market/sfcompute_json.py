@@ -1,7 +1,7 @@
 """How the exchange writes its things: decimal strings, unix seconds, schedules as arrays."""
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from longshore.simulation.market.catalogue import SKU
@@ -206,14 +206,6 @@ def instance(record: Instance) -> Json:
     if made["enable_public_ipv4"] and record.status == "running":
         made["public_ip"] = "127.0.0.1"
     return made
-
-
-def unlagged(call: Call, rows: Iterable[Any]) -> list[Any]:
-    """Return things with `created_at`, newest first; without the last minute's when lists lag."""
-    found = sorted(rows, key=lambda row: (row.created_at, row.id), reverse=True)
-    if not call.market.world.faults.take("list_lag", SFCOMPUTE):
-        return found
-    return [row for row in found if row.created_at < call.market.world.clock.now - 60]
 
 
 def with_odd_status(call: Call, rows: list[Json]) -> list[Json]:

@@ -8,7 +8,7 @@ from longshore.models.market import Side
 from longshore.simulation.market.catalogue import SKU
 from longshore.simulation.market.exchange import NothingToSellError, OrderRecord
 from longshore.simulation.market.faults import SFCOMPUTE
-from longshore.simulation.market.http import Answer, ApiError, Call, Handler, invalid
+from longshore.simulation.market.http import Answer, ApiError, Call, Handler, invalid, unlagged
 from longshore.simulation.market.instances import Pool
 from longshore.simulation.market.ledger import ShortError
 from longshore.simulation.market.market import WORKSPACE
@@ -26,7 +26,6 @@ from longshore.simulation.market.sfcompute_json import (
     pool,
     schedule,
     sku_reference,
-    unlagged,
     with_odd_status,
 )  # fmt: skip
 
@@ -108,7 +107,11 @@ def _orders(call: Call) -> Answer:
     sort = call.query("sort_by") or "-created_at"
     if sort not in _SORTS:
         raise invalid([("sort_by", "invalid", f"must be one of {', '.join(_SORTS)}")])
-    found = [o for o in unlagged(call, call.market.exchange.orders.values()) if _kept(call, o)]
+    found = [
+        o
+        for o in unlagged(call, SFCOMPUTE, call.market.exchange.orders.values())
+        if _kept(call, o)
+    ]
     if sort.endswith("start_at"):
         found.sort(key=lambda each: each.wanted.start)
     if sort in ("created_at", "-start_at"):
@@ -158,7 +161,7 @@ def _make_pool(call: Call) -> Answer:
 
 
 def _pools(call: Call) -> Answer:
-    found = unlagged(call, call.market.instances.pools.values())
+    found = unlagged(call, SFCOMPUTE, call.market.instances.pools.values())
     return page(call, [_pool(call, each) for each in found], "poolc")
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from longshore.activities.buying.bills import book_bill
+from longshore.activities.buying.block_scene import read_scene
 from longshore.activities.buying.inputs import read_need
 from longshore.activities.buying.purchase_details import PurchaseDetails
 from longshore.activities.database import Database
@@ -15,14 +16,20 @@ from longshore.activities.metrics import SILENT
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
 from longshore.client.api import Longshore
+from longshore.models.block_end import BlockOptionKind
+from longshore.models.margins import Margins
 from longshore.models.market import InstanceType, Offer, Order
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import PurchaseState
 from longshore.models.reconcile import Finding, FindingKind
 from longshore.models.settings import Settings
+from longshore.scheduling.buying.block_end import decide_block
 from tests.buying.buyer import Buyer, block_option, pod_option
+from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec
 from tests.support.waiting import eventually
+
+HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
 async def a_prepaid_offer(buyer: Buyer) -> Offer:
@@ -161,4 +168,27 @@ async def test_a_machine_that_failed_is_stopped_until_its_market_has_ended_it(bu
     (machine,) = (await PurchaseDetails(buyer.database).block(key)).machines
     assert (machine.state, machine.reason) == ("ENDED", why)
     assert buyer.market.happened("delete_late") == 2
+    await buyer.agrees()
+
+
+async def test_hours_that_are_paid_at_the_order_are_kept_while_nothing_runs(buyer: Buyer):
+    await may_buy(buyer)
+    bought = await buyer.buy(pod_option(await a_prepaid_offer(buyer), length=30 * HOUR))
+    key = bought.orders[0]
+    look = await buyer.look(key)
+    assert (look.over, look.decides) == (False, False)
+    (block,) = await buyer.rows("SELECT starts_at FROM blocks WHERE id = :key", key=key)
+    async with buyer.database.transaction() as connection:
+        scene = await read_scene(connection, key, datetime.now(UTC), Margins())
+    assert scene.block.idle_since == block["starts_at"] + 24 * HOUR - timedelta(minutes=1)
+    assert scene.billed == {}
+    assert decide_block(scene).kind is BlockOptionKind.KEEP
+    # Until then it costs nothing more; after that it is billed as it runs.
+    await buyer.rows("UPDATE blocks SET starts_at = starts_at - interval '24 hours'"
+                     " WHERE id = :key", key=key)  # fmt: skip
+    async with buyer.database.transaction() as connection:
+        scene = await read_scene(connection, key, datetime.now(UTC) + 2 * MINUTE, Margins())
+    assert [*scene.billed] == [key]
+    assert decide_block(scene).kind is BlockOptionKind.LET_GO
+    await buyer.let_go(key)
     await buyer.agrees()

@@ -125,7 +125,7 @@ async def test_a_job_that_does_not_end_in_its_grace_does_not_keep_the_machine(
     await longshore.let_go(bought.orders[0])
     waiting = await reaches(longshore, job.job_id, JobState.QUEUED)
     assert "did not end in time and was killed" in waiting.attempts[0].message
-    assert (await buyer.ended(bought.orders[0])).reason == "let go by hand"
+    assert (await buyer.ended(bought.orders[0])).reason == "terminated by hand"
     await longshore.cancel(job.job_id)
     await longshore.wait(job.job_id)
     await buyer.agrees()

@@ -10,13 +10,14 @@ from longshore.activities.markets.findings import market_findings
 from longshore.activities.markets.reconcile import NEXT, MarketFinding, Mismatch, compare
 from longshore.activities.metrics import SILENT
 from longshore.activities.providers import registry
+from longshore.activities.providers.prime_reading import name_of
 from longshore.console.bought import Bought
 from longshore.console.purchases_view import orphans_html
 from longshore.models.block import block_workflow_id
 from longshore.models.reconcile import Finding, FindingKind, NotJudged, ReconcileRequest
 from longshore.models.settings import Settings
 from tests.buying.buyer import Buyer, an_offer, pod_option
-from tests.support.market_shop import Shop
+from tests.support.market_shop import Shop, ok
 from tests.support.waiting import eventually
 
 NOW = timedelta(0)
@@ -52,6 +53,19 @@ async def test_what_somebody_else_bought_is_reported_with_what_it_costs(buyer: B
     assert (found.kind, found.id) == (Mismatch.ORDER, order["id"])
     assert found.cost_micro_usd == 2 * 4 * 168 * 100_000  # 2 nodes for 4 hours at $16.80
     assert await findings(buyer, timedelta(minutes=5)) == []
+
+
+async def test_a_twin_of_a_machine_that_is_known_is_reported(buyer: Buyer):
+    """A name is known by its id: a second machine of that name is paid for beside the first."""
+    before = await findings(buyer)
+    bought = await buyer.buy(pod_option(await an_offer(buyer.market)))
+    shop = Shop(buyer.market)
+    row = next(each for each in shop.rows() if not each["isSpot"])
+    twin = ok(shop.rent(row, name=name_of(bought.orders[0])))["id"]
+    (found,) = await findings(buyer, beside=before)
+    assert (found.kind, found.id, found.name) == (Mismatch.MACHINE, twin, bought.nodes[0])
+    buyer.market.http.delete(f"/api/v1/pods/{twin}").raise_for_status()
+    await buyer.let_go(bought.orders[0])
 
 
 async def test_a_machine_that_has_gone_is_reported_missing(buyer: Buyer):

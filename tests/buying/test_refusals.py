@@ -250,7 +250,7 @@ async def test_a_step_that_runs_twice_stores_once(till: Till):
 
 @pytest.mark.parametrize("change", ["UPDATE ledger SET micro = 1", "DELETE FROM ledger"])
 async def test_a_row_of_the_ledger_is_never_rewritten(till: Till, change: str):
-    await _filled(till, [5])
+    await filled(till, [5])
     with pytest.raises(DBAPIError, match="never rewritten"):
         await till.value(change)
 
@@ -269,10 +269,10 @@ async def test_the_ledger_balances_whatever_was_bought_and_used(
     till: Till, totals: list[int], leases: list[tuple[int, int, int]]
 ):
     """Costs that come late, rise and fall; leases that begin before and end after the block."""
-    key = await _filled(till, totals)
+    key = await filled(till, totals)
     async with till.database.transaction() as connection:
         for gpu, start, length in leases:
-            await _lease(connection, key, gpu, start, start + length)
+            await lease(connection, key, gpu, start, start + length)
         order = await order_rows.lock(connection, key)
         block = (await connection.execute(
             text("UPDATE blocks SET state = 'ENDED', ended_at = ends_at WHERE id = :key"
@@ -288,10 +288,10 @@ async def test_the_ledger_balances_whatever_was_bought_and_used(
 
 
 async def test_a_job_on_a_part_of_a_gpu_pays_for_that_part(till: Till):
-    key = await _filled(till, [8_000_000])
+    key = await filled(till, [8_000_000])
     async with till.database.transaction() as connection:
-        await _lease(connection, key, 0, 0, 30, milli=1000)
-        await _lease(connection, key, 1, 0, 60, milli=250)
+        await lease(connection, key, 0, 0, 30, milli=1000)
+        await lease(connection, key, 1, 0, 60, milli=250)
         order = await order_rows.lock(connection, key)
         ended = await connection.execute(
             text("UPDATE blocks SET state = 'ENDED', ended_at = ends_at WHERE id = :key"
@@ -301,7 +301,7 @@ async def test_a_job_on_a_part_of_a_gpu_pays_for_that_part(till: Till):
     assert (used, idle) == (500_000 + 250_000, 7_250_000)
 
 
-async def _lease(
+async def lease(
     connection: AsyncConnection, key: str, gpu: int, start: int, end: int, milli: int = 1000
 ) -> None:
     """Write that a job held a GPU of the block, in minutes since its start."""
@@ -311,7 +311,7 @@ async def _lease(
         await connection.execute(text(statement), values)
 
 
-async def _filled(till: Till, totals: list[int]) -> str:
+async def filled(till: Till, totals: list[int]) -> str:
     """Store a purchase whose cost went through these totals; return the key of its order."""
     number = await till.value("SELECT count(*) FROM purchases")
     await till.open(f"p-{number}")

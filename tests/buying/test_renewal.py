@@ -36,9 +36,11 @@ async def test_work_that_overruns_its_block_goes_on_in_the_one_after_it(
 ):
     bought = await buyer.buy(block_option())
     (first,), (node,) = bought.orders, bought.nodes
-    job = await longshore.submit(
-        a_spec(buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1s")
-    )
+    spec = a_spec(
+        buyer.pool, gpus=8, command="sleep 600", cpus=0.1, ram=0.1, expected_duration="1s",
+        tenant="goes-on",
+    )  # fmt: skip
+    job = await longshore.submit(spec)
     await reaches(longshore, job.job_id, JobState.RUNNING)
     await eventually(lambda: _overruns(buyer, job.job_id))
     await ends_soon(buyer, first)
@@ -48,6 +50,7 @@ async def test_work_that_overruns_its_block_goes_on_in_the_one_after_it(
     await block.signal("wake")
     renewal = await eventually(lambda: _row(buyer, first))
     buyer.purchases.append(renewal["id"])
+    assert renewal["tenant"] == "goes-on"  # not who bought the time before it
     second = f"{renewal['id']}.1"
     (ends,) = await buyer.rows("SELECT starts_at, ends_at FROM blocks WHERE id = :id", id=second)
     (old,) = await buyer.rows("SELECT ends_at FROM blocks WHERE id = :id", id=first)

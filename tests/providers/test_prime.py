@@ -416,6 +416,7 @@ async def test_every_state_of_a_pod_is_known(
     changed: dict[str, Any], order_state: OrderState, machine_state: MachineState,
 ):  # fmt: skip
     server.on(f"GET {API}/pods/pod_1", pod(**changed))
+    server.on(HISTORY, pods())
     order, machine = await prime.order_by_id("pod_1"), await prime.machine("pod_1")
     assert (order.state, machine.state) == (order_state, machine_state)
     assert order.native_state == changed.get("status", "ACTIVE")

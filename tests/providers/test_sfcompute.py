@@ -191,6 +191,16 @@ async def test_a_preview_for_another_type_is_left_out(server: ScriptedHTTP, sfco
     assert preview.reason is NoQuoteReason.LEFT_OUT
 
 
+@pytest.mark.parametrize(
+    ("place", "kind"), [("isku_cedar", Preview), ("isku_birch", NoQuote), (None, Preview)]
+)
+async def test_the_fee_of_another_place_is_no_quote(
+    server: ScriptedHTTP, sfcompute: SFCompute, place: str | None, kind: type[Preview | NoQuote]
+):
+    server.on(f"POST {V2}/order_preview", body("sfcompute_preview_quoted"))
+    assert isinstance(await sfcompute.preview(buy(place=place)), kind)
+
+
 async def test_an_order_is_sent_with_its_key_and_a_floored_limit(
     server: ScriptedHTTP, sfcompute: SFCompute
 ):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from longshore.models.buying import (
+    BookQuote,
     BuyDecision,
     BuyingPolicy,
     BuyingRule,
@@ -581,3 +582,14 @@ def test_nothing_is_bought_for_a_job_whose_score_is_below_the_threshold(bar: str
     assert none.plans == ()
     assert "its score of" in none.reason
     assert sorted(sum((plan.serves for plan in decision(0.0).plans), ())) == ["a", "b"]
+
+
+def test_nodes_of_four_gpus_are_bought_one_by_one():
+    book = book_of(exchange(("3.00", 40))).model_copy(
+        update={"instance_type": "4xGB200", "lot": 4}
+    )
+    market = exchange().model_copy(
+        update={"quotes": (BookQuote(instance_type="4xGB200", answer=book),)}
+    )
+    (plan,) = decided([a_job(gpus=4, gpu_type="GB200", vram_per_gpu=0)], market).plans
+    assert (plan.nodes, plan.gpus) == (1, 4)

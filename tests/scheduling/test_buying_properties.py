@@ -17,7 +17,7 @@ from longshore.models.buying import (
 from longshore.models.job import Tier
 from longshore.models.market import NoQuote
 from longshore.models.money import MICRO
-from longshore.scheduling.buying.caps import shares
+from longshore.scheduling.buying.caps import counted_by_tenant
 from longshore.scheduling.buying.costs import UNSERVED
 from tests.support.buying import (
     NOW,
@@ -76,7 +76,7 @@ def test_no_purchase_is_over_a_cap(
     highest = {Tier.FAST: 3 * MICRO, Tier.FLEX: 2 * MICRO}
     decision = decided(jobs, *seen, caps=caps, max_price=highest)
     assert decision.max_total <= day * MICRO
-    assert shares(jobs, decision.plans).get("red", 0) <= tenant * MICRO
+    assert counted_by_tenant(jobs, decision.plans).get("red", 0) <= tenant * MICRO
     for plan in decision.plans:
         assert plan.expected_cost <= plan.max_total <= purchase * MICRO
         assert plan.limit <= highest[plan.tier]

@@ -333,9 +333,18 @@ def test_a_job_too_long_for_every_window_keeps_no_market_from_being_asked() -> N
     )
     asked = windows_to_ask([long, short], BuyingPolicy(), timedelta(hours=1), NOW)
     assert asked == windows_to_ask([short], BuyingPolicy(), timedelta(hours=1), NOW)
-    assert windows_to_ask([long], BuyingPolicy(), timedelta(hours=1), NOW) == ()
+    (longest,) = windows_to_ask([long], BuyingPolicy(), timedelta(hours=1), NOW)
+    assert longest.hours == 24  # what is for sale is told all the same
     decision = decided([a_job("long", hours=72), a_job("short")], exchange(("2.40", 8)))
     assert [plan.serves for plan in decision.plans] == [("short",)]
+    alone = decided([a_job("long", hours=72)], exchange(("2.40", 8)))
+    assert alone.reason == (
+        "wait: over the longest window: long needs 3d15m, with its start-up and margin, and "
+        "longest_window is 1d"
+    )
+    assert limits_of(alone) == {"longest_window": "3d15m"}
+    whole = a_job("long", gpus=8, hours=72)
+    assert decided([whole], exchange(("2.40", 8)), longest_window="3d15m", caps=caps_left()).plans
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from longshore.models.block_end import BlockFacts, BlockMachine, BlockOptionKind
-from longshore.models.buying import CapacityUnderWay, MarketView, PurchasePlan, Release
+from longshore.models.buying import (
+    BuyingRule,
+    CapacityUnderWay,
+    MarketView,
+    PurchasePlan,
+    Release,
+)
 from longshore.scheduling.buying import scale_down
 from longshore.scheduling.buying.block_end import decide_block, kept
 from longshore.scheduling.buying.scale_down import removable_nodes
@@ -264,3 +270,13 @@ def test_what_lacks_is_asked_once_for_nodes_that_are_alike(monkeypatch: pytest.M
     )  # fmt: skip
     assert removable_nodes(scene) == []  # n0 goes first
     assert len(asked) <= 4
+
+
+@pytest.mark.parametrize("named", ["H100", "h100", "H100-80GB", "8xH100", "8xH100-80GB"])
+@pytest.mark.parametrize("rule", list(BuyingRule))
+def test_the_type_that_is_kept_warm_may_be_named_as_a_machine(named: str, rule: BuyingRule):
+    a10 = cloud(("1.00", 8), kind="A10-24GB")
+    (plan,) = decided(
+        [], exchange(("2.00", 64)), a10, fast_warm_gpus=8, fast_warm_type=named, rule=rule
+    ).plans
+    assert plan.instance_type == "8xH100-80GB"

@@ -102,6 +102,9 @@ def test_a_pod_comes_up_runs_by_the_minute_and_ends_in_the_history(shop: Shop):
     ]
     shop.market.advance(HOUR)
     assert ok(shop.http.delete(f"{V1}/pods/{pod_id}")) == {"status": "TERMINATED"}
+    shown = shop.pod(pod_id)
+    assert (shown["status"], "totalBilledPrice" in shown) == ("TERMINATED", False)
+    shop.market.advance(61)
     assert shop.http.get(f"{V1}/pods/{pod_id}").status_code == 404
     assert shop.http.delete(f"{V1}/pods/{pod_id}").status_code == 404
     (ended,) = ok(shop.http.get(f"{V1}/pods/history"))["data"]
