@@ -21,6 +21,7 @@ from longshore.models.errors import NotFoundError, RefusedError, SpecError
 from longshore.models.funding import NEVER, Budget, Cap, Envelope, Tenant
 from longshore.models.funding_views import BudgetChange, Edit
 from longshore.models.text import dollars, listed
+from longshore.models.units import plain
 from longshore.models.visible import shown
 
 _NAMED = 10
@@ -145,9 +146,14 @@ class _Applied:
             before = stored.get(each.name)
             where = f"budget of {self._tenant}: envelopes.{each.name}"
             if each.end is not None and each.end <= self._now:
+                now, end = _time(self._now), _time(each.end)
                 if before is None or before["ends_at"] != each.end:
-                    now, end = _time(self._now), _time(each.end)
                     wrong.append(f"{where}.end: must be after now, {now}, got {end}")
+                elif changed := _differences_but_start(before, each):
+                    wrong.append(
+                        f"{where}.end: it has ended at {end}, so nothing of it can change, got "
+                        f"{listed(changed, _NAMED)}; an end after now, {now}, renews it"
+                    )
             elif before is not None and not _has_ended(before, self._now):
                 begun, start = before["starts_at"], each.start
                 if start is not None and begun <= self._now < start:
@@ -181,10 +187,7 @@ class _Applied:
     async def _envelope(self, stored: RowMapping | None, wanted: Envelope) -> int:
         what = f"envelope {wanted.name}"
         if stored is not None and _has_ended(stored, self._now):
-            before = envelope_of(stored)
-            if wanted.end == before.end and not _differences(
-                before, wanted.model_copy(update={"start": before.start})
-            ):
+            if not _differences_but_start(stored, wanted):
                 return stored["id"]
             await self._remove("envelopes", stored["id"])
             self._note(what, Edit.RENEWED)
@@ -196,8 +199,8 @@ class _Applied:
                 _NEW_ENVELOPE, **self._values(wanted, wanted.start or self._now)
             )
         before, start = envelope_of(stored), stored["starts_at"]
-        if start > self._now and wanted.start is not None:
-            start = max(wanted.start, self._now)
+        if start > self._now:
+            start = max(wanted.start or self._now, self._now)
         changed = _differences(before, wanted.model_copy(update={"start": start}))
         if changed:
             self._note(what, Edit.CHANGED, changed)
@@ -246,7 +249,7 @@ class _Applied:
             return
         changed: list[str] = []
         if stored["milli"] != milli:
-            changed.append(f"gpus {stored['milli'] / 1000:g} to {wanted.gpus:g}")
+            changed.append(f"gpus {plain(stored['milli'] / 1000)} to {plain(wanted.gpus)}")
             await self._run("UPDATE funding_caps SET milli = :milli WHERE id = :id",
                             milli=milli, id=stored["id"])  # fmt: skip
         before = set(stored["members"])
@@ -265,6 +268,11 @@ def _has_ended(stored: RowMapping, now: datetime) -> bool:
     return stored["ends_at"] is not None and stored["ends_at"] <= now
 
 
+def _differences_but_start(stored: RowMapping, after: Envelope) -> list[str]:
+    before = envelope_of(stored)
+    return _differences(before, after.model_copy(update={"start": before.start}))
+
+
 def _differences(before: Envelope, after: Envelope) -> list[str]:
     """Return each field that is another, with what it was and what it is to be."""
     pairs = [(each, getattr(before, each), getattr(after, each)) for each in Envelope.model_fields]
@@ -281,11 +289,11 @@ def _said(field: str, value: Any) -> str:
     if field == "start":
         return _time(value)
     if field == "lending":
-        return "none" if value is None else f"{value.max:g} to {listed(value.to, _NAMED)}"
+        return "none" if value is None else f"{plain(value.max)} to {listed(value.to, _NAMED)}"
     if field == "labels":
         return ", ".join(f"{name}={each}" for name, each in sorted(value.items())) or "any"
     if isinstance(value, float):
-        return f"{value:g}"
+        return plain(value)
     return "any" if value is None else str(value)
 
 

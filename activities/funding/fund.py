@@ -13,7 +13,7 @@ from longshore.activities.placements import BORROWS
 from longshore.activities.snapshot import load_nodes, load_pool, load_queue, load_running
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.fund_view import FundRemedy, FundRung, FundView
-from longshore.models.funding import FundingClass, FundingCode
+from longshore.models.funding import FundingClass, FundingCode, PoolFunding
 from longshore.models.funding_use import PaidGPUs
 from longshore.models.job_request import JobRequest
 from longshore.models.margins import Margins
@@ -22,9 +22,10 @@ from longshore.models.visible import brief, shown
 from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.explain import Explained, Helps, Remedy, Rung, explain
 from longshore.scheduling.funding.facts import Facts, OverQuota, Use, Wall
+from longshore.scheduling.funding.kinds import PoolKinds
 from longshore.scheduling.funding.news import funded_gpus, paid_gpus
 from longshore.scheduling.funding.pool import as_found, in_turn, says_unfunded
-from longshore.scheduling.funding.quotas import in_its_way, milli_of, over_quotas, raises
+from longshore.scheduling.funding.quotas import QuotaRoom, in_its_way, milli_of, raises
 from longshore.scheduling.funding.remedies import for_gang
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import split_of
@@ -35,7 +36,10 @@ _NAMED = 5
 
 async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) -> FundView:
     """Return who pays for a job that runs, or would for one that waits; to be read in one
-    snapshot. Raises NotFoundError, and RefusedError for a job that has ended."""
+    snapshot. Of an array it is one of its slots, that waits if one does: they are alike. Raises
+    NotFoundError, and RefusedError for a job that has ended."""
+    slot = await connection.scalar(text(_SLOT), {"id": job_id})
+    job_id = job_id if slot is None else slot
     row = (await connection.execute(text(_JOB), {"id": job_id})).mappings().first()
     if row is None:
         raise NotFoundError(f"no job {shown(job_id)}: `longshore jobs --all` lists them")
@@ -80,19 +84,24 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
         return pays_all
     nodes = await load_nodes(connection, row["pool"])
     ordered = queue_order(queue, spec.packing, now, nodes, running)
+    packing = funded_by(spec.packing, row["pool"], funding, ordered, now)
+    paid = packing.funding
+    assert paid is not None
+    over = paid.over_quota
+    why = paid.unfunded[mine.id] if mine.id in over else ""
     ordered = in_turn(ordered, funding.first | funding.freed)
-    over = over_quotas(funding.walls, ordered)
-    why = over.get(mine.id)
     if not has_budget:
-        return _over(pays_all, why, funding, ordered, mine) if why else pays_all
+        return _over(pays_all, why, funding, paid, ordered, mine) if why else pays_all
     # What is over its quota asks nobody, and takes no room of those behind it.
     asking = [job for job in ordered if job.id == mine.id or job.id not in over]
     found = _waiting(funding, row["pool"], asking, mine, now, ends)
     if why:
-        return _over(found, why, funding, ordered, mine)
+        return _over(found, why, funding, paid, ordered, mine)
+    if own := paid.own_nodes.get(mine.id):
+        on = f"; it starts on nodes alone on which its tenant has jobs: {own.why_on_nodes}"
+        found = found.model_copy(update={"says": found.says + on})
     if mine.malleable is None or not found.funded:
         return found
-    packing = funded_by(spec.packing, row["pool"], funding, ordered, now)
     most, target = packing.most_paid_for(mine.id), mine.malleable.target
     upto = f"; it starts on up to {target if most is None else most} of {target} GPUs"
     return found.model_copy(update={"says": found.says + upto})
@@ -110,25 +119,33 @@ async def _why_not_asked(connection: AsyncConnection, job_id: str) -> RefusedErr
 
 
 def _over(
-    found: FundView, why: str, funding: Funding, ordered: Sequence[JobRequest], mine: JobRequest
+    found: FundView,
+    why: str,
+    funding: Funding,
+    paid_for: PoolFunding,
+    ordered: Sequence[JobRequest],
+    mine: JobRequest,
 ) -> FundView:
     """Return what is found of a job with the hard quota for which it waits, whoever would pay."""
-    walls = in_its_way(funding.walls, ordered, mine)
+    fewest = PoolKinds(funding.facts, "").fewest
+    walls = in_its_way(QuotaRoom(funding.walls, fewest), paid_for, ordered, mine)
     asks = funding.asks.get(mine.id)
     paid = found.funded or not (asks and asks.must_be_funded)
     then = "" if paid else "; then a budget has to pay for it still"
+    says = why if found.funded else f"{why}; besides, {found.says}"
+    found = found.model_copy(
+        update={
+            "says": says, "funded": False, "code": FundingCode.QUOTA, "answer": (), "remedies": (),
+            "wants": found.wants or mine.smallest.gpus_held * milli_of(mine.smallest) / 1000,
+        }
+    )  # fmt: skip
+    if not walls:
+        return found
     ends = FundRemedy(what="quota_room", says=f"wait for jobs of {_whose(walls)} to end{then}")
     sets = listed([_set(wall, over) for wall, over in walls], _NAMED)
     more = FundRemedy(what="quota", says=f"raise the quota: {sets}{then}")
     may_fit = all(over.asked <= over.most for _, over in walls)
-    says = why if found.funded else f"{why}; besides, {found.says}"
-    return found.model_copy(
-        update={
-            "says": says, "funded": False, "code": FundingCode.QUOTA,
-            "answer": (), "remedies": (ends, more) if may_fit else (more,),
-            "wants": found.wants or mine.smallest.gpus_held * milli_of(mine.smallest) / 1000,
-        }
-    )  # fmt: skip
+    return found.model_copy(update={"remedies": (ends, more) if may_fit else (more,)})
 
 
 def _whose(walls: Iterable[tuple[Wall, OverQuota]]) -> str:
@@ -159,7 +176,7 @@ def _running(facts: Facts, use: Use, now: datetime, ends: Mapping[str, datetime]
         says = f"{says}; from the next cycle on {', '.join(each.words for each in then)}"
     elif split.unfunded and not found.cover.funded:
         says = f"{says}; {says_unfunded(found.cover)}"
-    view = _view(room, use, found, frozenset(), now)
+    view = _view(room, use, found, frozenset())
     return view.model_copy(
         update={
             "runs": True, "answer": answer, "says": says, "funded": not split.unfunded,
@@ -182,7 +199,7 @@ def _waiting(
     found = explain(room, use, ends)
     found = found._replace(remedies=tuple(for_gang(mine, found.remedies)))
     before = frozenset(job.id for job in ordered[: ordered.index(mine)])
-    view = _view(room, use, found, before, now)
+    view = _view(room, use, found, before)
     must = asks[mine.id].must_be_funded if mine.id in asks else False
     answer = funded_gpus(found.cover.charges, use, facts)
     if not found.cover.funded and not must:
@@ -195,9 +212,7 @@ def _waiting(
     return view.model_copy(update={"answer": answer, "says": says})
 
 
-def _view(
-    room: Room, use: Use, found: Explained, before: frozenset[str], now: datetime
-) -> FundView:
+def _view(room: Room, use: Use, found: Explained, before: frozenset[str]) -> FundView:
     cover = found.cover
     return FundView(
         job_id=use.job_id, tenant=use.tenant, has_budget=True, runs=False,
@@ -243,9 +258,11 @@ def _budget(facts: Facts, remedy: Remedy) -> str:
 
 
 def _cap(facts: Facts, remedy: Remedy) -> str:
-    cap = next(each for each in facts.caps if each.id == remedy.cap)
-    file = "in its budget file: `longshore budget apply FILE`"
-    return f"raise cap {cap.tenant}/{cap.spec.name} by {_gpus(remedy)} {file}"
+    named = {each.id: f"{each.tenant}/{each.spec.name}" for each in facts.caps}
+    more = ((remedy.cap or 0, remedy.gpus or 0), *remedy.other_caps)
+    each = [f"cap {named[cap]} by {count(gpus, 'GPU')}" for cap, gpus in more]
+    where = "its budget file" if len(more) == 1 else "their budget files"
+    return f"raise {' and '.join(each)} in {where}: `longshore budget apply FILE`"
 
 
 def _lending(facts: Facts, remedy: Remedy) -> str:
@@ -268,7 +285,9 @@ _SAYS = {
     ),
     Helps.SPONSORS: lambda _, one: (
         f"ask a sponsor: {listed(one.tenants, _NAMED)} would lend {_gpus(one)}, with "
-        f"`allow_borrow: true` and `sponsors: [{', '.join(one.tenants)}]`"
+        + ("`allow_borrow: true` and " if one.max_borrow is None else "")
+        + f"`sponsors: [{', '.join(one.tenants)}]`"
+        + ("" if one.max_borrow is None else f" and `max_borrow: {one.max_borrow}`")
     ),
     Helps.BUDGET: _budget,
     Helps.LENDING: _lending,
@@ -282,6 +301,14 @@ _SAYS = {
     ),
     Helps.RUN_UNFUNDED: lambda _, __: "let it run on idle GPUs (`--set funding.unfunded=run`)",
 }
+
+_SLOT = """
+    SELECT s.job_id FROM array_slots s JOIN jobs j ON j.id = s.job_id
+     WHERE s.array_id = :id AND j.ended_at IS NULL
+     ORDER BY EXISTS (SELECT FROM placements p WHERE p.job_id = j.id AND p.ended_at IS NULL),
+              s.number
+     LIMIT 1
+"""
 
 _JOB = f"""
     SELECT j.id, j.tenant, j.pool, j.ended_at,

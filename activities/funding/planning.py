@@ -1,6 +1,6 @@
 """Who pays for the jobs of a pool, read for a plan, and written with what comes of it."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from types import MappingProxyType
@@ -72,6 +72,16 @@ class Settlement(NamedTuple):
     """In what time an envelope begins or ends next."""
     news: tuple[News, ...] = ()
     """What jobs that run are to hear of it."""
+    of: Callable[[Sequence[Use]], "Settlement"] | None = None
+    """Works it out anew, for a part of what was to be placed."""
+
+    def of_those(self, job_ids: Collection[str]) -> "Settlement":
+        """Return what is to change where of these jobs alone begin: for no other anybody loses
+        what pays for it."""
+        begins = [use for use in self.begins if use.job_id in job_ids]
+        if self.of is None or len(begins) == len(self.begins):
+            return self
+        return self.of(begins)
 
     async def settle(self, connection: AsyncConnection) -> None:
         """Close what no longer holds, and open what pays for jobs that run already."""
@@ -154,8 +164,15 @@ async def read_funding(
         factors = await share_factors(connection)
         factors = {name: factor for name, factor in factors.items() if name in tenants}
     facts = await load_facts(connection, None) if concerns.budgets else None
+    if facts is None and not (walls or factors):
+        return None
+    sizes: dict[Kind, tuple[int, ...]] = {}
+    if any(job.sensitive for job in queue):
+        rows = await connection.execute(text(_SIZES), {"pool": pool})
+        sizes = {_kind(row): tuple(row.sizes) for row in rows}
     if facts is None:
-        return Funding(_NO_BUDGETS, {}, walls, factors) if walls or factors else None
+        facts = _NO_BUDGETS._replace(kinds=frozenset(sizes), sizes=sizes)
+        return Funding(facts, {}, walls, factors)
     with_budget = {name for name, branch in facts.tenants.items() if branch.budget_since}
     ids = [job.id for job in queue if job.tenant in with_budget]
     rows = await connection.execute(text(_ASKS), {"ids": ids}) if ids else ()
@@ -171,7 +188,7 @@ async def read_funding(
     }
     kinds = frozenset(_kind(row) for row in await connection.execute(text(_KINDS), {"pool": pool}))
     buys = bool(await connection.scalar(text(_BUYS), {"pool": pool}))
-    facts = facts._replace(kinds=kinds, buys=buys)
+    facts = facts._replace(kinds=kinds, buys=buys, sizes=sizes)
     return Funding(facts, asks, walls, factors, first, freed, shrunk)
 
 
@@ -265,14 +282,19 @@ def settlement_of(
     jobs, by_id = {job.id: job for job in queue}, {node.id: node for node in nodes}
     # Of a lent spare the gang goes on paying.
     own = [decision for decision in plan.placements if decision.borrowed_from is None]
-    begins = placed(facts, pool, own, jobs, by_id, asks, now)
-    must = {use.job_id for use in begins if asks.get(use.job_id, Asks()).must_be_funded}
-    funded = settled(
-        facts, begins, now, fewest(jobs[use.job_id] for use in begins),
-        foreseen.foreseen if foreseen else MappingProxyType({}),
-    )  # fmt: skip
-    news = news_of(facts, funded, now, begins)
-    return Settlement(funded, begins, frozenset(must), next_change(facts, now), news)
+    all_begin = placed(facts, pool, own, jobs, by_id, asks, now)
+    changes = next_change(facts, now)
+
+    def of(begins: Sequence[Use]) -> Settlement:
+        must = {use.job_id for use in begins if asks.get(use.job_id, Asks()).must_be_funded}
+        funded = settled(
+            facts, begins, now, fewest(jobs[use.job_id] for use in begins),
+            foreseen.foreseen if foreseen else MappingProxyType({}),
+        )  # fmt: skip
+        news = news_of(facts, funded, now, begins)
+        return Settlement(funded, tuple(begins), frozenset(must), changes, news, of)
+
+    return of(all_begin)
 
 
 async def settle_now(connection: AsyncConnection, pool: str) -> None:
@@ -343,6 +365,15 @@ _KINDS = """
       FROM nodes
      WHERE pool = :pool AND state <> 'GONE' AND gpu_type IS NOT NULL
 """
+
+_SIZES = """
+    SELECT n.gpu_type, n.labels, array_agg(DISTINCT g.gpus ORDER BY g.gpus) AS sizes
+      FROM nodes n
+      JOIN LATERAL (SELECT count(*) AS gpus FROM gpus WHERE node_id = n.id) AS g ON g.gpus > 0
+     WHERE n.pool = :pool AND n.state <> 'GONE' AND n.gpu_type IS NOT NULL
+     GROUP BY n.gpu_type, n.labels
+"""
+
 _BUYS = "SELECT spec -> 'buying' ->> 'enabled' = 'true' FROM pools WHERE name = :pool"
 
 _SHRUNK = """

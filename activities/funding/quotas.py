@@ -1,5 +1,7 @@
 """Hard quotas of tenants: what is left of them, and why a job is refused for one."""
 
+from typing import NamedTuple
+
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -40,20 +42,48 @@ async def quotas_above(connection: AsyncConnection, tenant: str) -> tuple[tuple[
     return tuple((row.name, quotas_of(row.quotas)) for row in rows)
 
 
+class Waiting(NamedTuple):
+    """How many jobs of a tenant and of those below it wait, and may."""
+
+    tenant: str
+    queued: int
+    most: int
+    below: frozenset[str]
+    """Whom the quota is for: the tenant and those below it."""
+
+    @property
+    def full(self) -> str:
+        """What the database says of one more."""
+        return f"quota of tenant {self.tenant}: max_queued: {self.queued} + 1 > {self.most}"
+
+
+async def waiting_of(connection: AsyncConnection, tenant: str) -> tuple[Waiting, ...]:
+    """Return how many jobs wait under each quota of queued jobs that a tenant is under."""
+    most = {name: quotas.max_queued for name, quotas in await quotas_above(connection, tenant)}
+    if all(limit is None for limit in most.values()):
+        return ()
+    parents = {row.name: row.parent for row in await connection.execute(text(_TREE))}
+    families, held = below(parents), await load_held(connection)
+    return tuple(
+        Waiting(
+            name,
+            sum(held[each].queued for each in families[name] if each in held),
+            limit,
+            frozenset(families[name]),
+        )
+        for name, limit in most.items()
+        if limit is not None
+    )
+
+
 async def why_too_many_wait(connection: AsyncConnection, tenant: str) -> str:
     """Return why the database would refuse one more job of a tenant in a queue now, in its words;
     empty where it would not."""
-    most = {name: quotas.max_queued for name, quotas in await quotas_above(connection, tenant)}
-    if all(limit is None for limit in most.values()):
-        return ""
-    parents = {row.name: row.parent for row in await connection.execute(text(_TREE))}
-    families, held = below(parents), await load_held(connection)
-    for name, limit in most.items():
-        queued = sum(held[each].queued for each in families[name] if each in held)
-        if limit is not None and queued + 1 > limit:
+    for each in await waiting_of(connection, tenant):
+        if each.queued + 1 > each.most:
             return (
-                f"quota of tenant {name}: max_queued: {queued} + 1 > {limit}: submit it when one "
-                f"that waits has started, or {raises(name, 'max_queued', queued + 1)} raises it"
+                f"{each.full}: submit it when one that waits has started, or "
+                f"{raises(each.tenant, 'max_queued', each.queued + 1)} raises it"
             )
     return ""
 

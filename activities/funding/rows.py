@@ -121,12 +121,6 @@ async def close_charges(
     return frozenset(await connection.scalars(text(_CLOSE), values))
 
 
-async def charges_of(connection: AsyncConnection, job_id: str, attempt: int) -> tuple[Charge, ...]:
-    """Return the charges of an attempt that are open."""
-    rows = await connection.execute(text(_CHARGES_OF), {"id": job_id, "attempt": attempt})
-    return tuple(_charge(row) for row in rows)
-
-
 async def carry_charges(
     connection: AsyncConnection, job_id: str, attempt: int
 ) -> tuple[Refused, ...]:
@@ -253,13 +247,9 @@ _CAPS = """
      WHERE k.removed_at IS NULL ORDER BY k.id
 """
 
-_COLUMNS = "id, job_id, attempt, rank, envelope_id, gpu_indices, milli, lent, since"
-
-_CHARGES = f"SELECT {_COLUMNS} FROM charges WHERE ended_at IS NULL ORDER BY id"
-
-_CHARGES_OF = f"""
-    SELECT {_COLUMNS} FROM charges
-     WHERE job_id = :id AND attempt = :attempt AND ended_at IS NULL ORDER BY id
+_CHARGES = """
+    SELECT id, job_id, attempt, rank, envelope_id, gpu_indices, milli, lent, since
+      FROM charges WHERE ended_at IS NULL ORDER BY id
 """
 
 _CARRIED = """

@@ -123,8 +123,7 @@ async def payers_of(connection: AsyncConnection, job_id: str) -> Payers | None:
     if not await has_budgets(connection):
         return None
     now = await clock(connection)
-    slots = await connection.scalars(text(_WITH_SLOTS), {"id": job_id})
-    jobs = list(slots)
+    jobs = await with_slots(connection, job_id)
     leases = await leases_at(connection, now, job_ids=jobs)
     held = await used(connection, _EVER, now, UsedBy.ENVELOPE, job_ids=jobs)
     hours = [
@@ -138,6 +137,11 @@ async def payers_of(connection: AsyncConnection, job_id: str) -> Payers | None:
         now=_summed(leases),
         hours=tuple(sorted(hours, key=_place)),
     )
+
+
+async def with_slots(connection: AsyncConnection, job_id: str) -> list[str]:
+    """Return a job, and the jobs of its slots where it is an array: those hold GPUs."""
+    return list(await connection.scalars(text(_WITH_SLOTS), {"id": job_id}))
 
 
 async def hours_of(

@@ -112,12 +112,7 @@ def _lost_again(room: Room, use: Use, found: Cover) -> int:
     before = room.uses.get((use.job_id, use.attempt))
     take(room, use, found)
     lacks = lost_to_losers(room, use, found.recalls)
-    for charge in found.charges:
-        room.remove(charge)
-    for recall in found.recalls:
-        if recall.left is not None:
-            room.remove(recall.left._replace(id=recall.charge.id))
-        room.add(recall.charge)
+    take_back(room, found.charges, found.recalls)
     if before is None:
         del room.uses[use.job_id, use.attempt]
     else:
@@ -138,6 +133,16 @@ def take(room: Room, use: Use, found: Cover) -> None:
         room.add(charge)
 
 
+def take_back(room: Room, charges: Iterable[Charge], recalls: Iterable[Recall]) -> None:
+    """Have charges not hold that were opened last, and those go on that were recalled for them."""
+    for charge in charges:
+        room.remove(charge)
+    for recall in recalls:
+        if recall.left is not None:
+            room.remove(recall.left._replace(id=recall.charge.id))
+        room.add(recall.charge)
+
+
 def lost_to_losers(room: Room, use: Use, recalls: Sequence[Recall]) -> int:
     """Return for how much of a job nobody pays, in thousandths, though it has its cover: those who
     run and lose to it look for who pays instead, and may have the right to another part of it."""
@@ -146,7 +151,9 @@ def lost_to_losers(room: Room, use: Use, recalls: Sequence[Recall]) -> int:
         return 0  # nobody takes back what its own tenant or a sponsor pays for
     for recall in recalls:
         loser = room.uses[recall.charge.job_id, recall.charge.attempt]
-        taking, missing = _walked(room, loser, {(recall.charge.rank, gpu) for gpu in recall.lost})
+        _, taking, missing = claimed(
+            room, loser, {(recall.charge.rank, gpu) for gpu in recall.lost}
+        )
         lost = {
             (paid.charge.rank, gpu)
             for paid, count in taking.recalled
@@ -155,7 +162,7 @@ def lost_to_losers(room: Room, use: Use, recalls: Sequence[Recall]) -> int:
         }
         lacks = 0
         if lost and not missing:
-            instead, lacks = _walked(room, use, lost)
+            _, instead, lacks = claimed(room, use, lost)
             instead.undo()
         taking.undo()
         if lacks:
@@ -163,15 +170,16 @@ def lost_to_losers(room: Room, use: Use, recalls: Sequence[Recall]) -> int:
     return 0
 
 
-def _walked(room: Room, use: Use, gpus: Collection[tuple[int, int]]) -> tuple[Taking, int]:
-    """Have a job go through its rungs for some of its GPUs, by rank and index."""
+def claimed(room: Room, use: Use, gpus: Collection[tuple[int, int]]) -> tuple[Use, Taking, int]:
+    """Have a job go through its rungs for some of its GPUs, by rank and index; return it with
+    these, its way, and for how much nobody would pay."""
     shares = (
         share._replace(gpus=tuple(gpu for gpu in share.gpus if (share.rank, gpu) in gpus))
         for share in use.shares
     )
     claim = use._replace(shares=tuple(share for share in shares if share.gpus))
     taking = start(room, claim)
-    return taking, taking.walk(claim)
+    return claim, taking, taking.walk(claim)
 
 
 def settle(room: Room, use: Use) -> Cover:

@@ -31,7 +31,7 @@ class Rung(NamedTuple):
     unused: int
     """What nobody has of it, below its caps; of a sponsor's what it may lend of that."""
     recallable: int
-    """What relatives have of it who are farther from its owner."""
+    """What relatives have of it, or of the caps over it, who are farther from its owner."""
     gives: int
     code: FundingCode | None
     """Why it does not give more; None where no more is wanted."""
@@ -107,19 +107,29 @@ def _rungs(room: Room, use: Use) -> Iterable[Rung]:
             below_caps[cap] = below_caps.get(cap, 0) + gave
         unused = min([room.free[place], *(room.cap_free[cap] for cap in room.caps[place])])
         lendable = room.lendable[place] if lent else unused
-        recallable = sum(
-            amount
-            for steps, amount in room.farther[place].items()
-            if steps > asked.steps and not lent and asked.code is None
-        )
+        recallable = 0 if lent or asked.code else _recallable(room, place, asked.steps) - unused
         opens = owned.spec.start if (owned.spec.start or room.now) > room.now else None
         code = asked.code
         if code is None and left:
             code = _short_of(room, use, asked, gave, below_caps)
         yield Rung(
             asked.rung, owned.tenant, owned.id, owned.spec.name, max(min(unused, lendable), 0),
-            recallable, gave, code, opens,
+            max(recallable, 0), gave, code, opens,
         )  # fmt: skip
+
+
+def _recallable(room: Room, place: int, steps: int) -> int:
+    """Return what an envelope could give to a tenant so many steps away, with what relatives
+    farther away have of it, and of the caps over it."""
+    limits = [room.free[place] + _farther(room.farther[place], steps)]
+    limits += [
+        room.cap_free[cap] + _farther(room.cap_farther[cap], steps) for cap in room.caps[place]
+    ]
+    return min(limits)
+
+
+def _farther(amounts: Mapping[int, int], steps: int) -> int:
+    return sum(amount for away, amount in amounts.items() if away > steps)
 
 
 def _short_of(

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
 from longshore.models.funding import Cap, Envelope, FundingTerms, Quotas, WhenUnfunded
@@ -52,6 +53,8 @@ class Use(NamedTuple):
     one of them, and `where` of its shares says nothing."""
     gets: Where | None = None
     """Of one that waits, and for which others are stopped: the kind of the nodes that it gets."""
+    gpus_on: tuple[int, ...] = ()
+    """Of a sensitive one that waits: the GPUs that it holds on nodes of each of its `kinds`."""
 
     @property
     def must_be_funded(self) -> bool:
@@ -135,6 +138,8 @@ class Facts(NamedTuple):
     """Those of the nodes of the pool whose queue is asked for."""
     buys: bool = False
     """Whether that pool may come to have others."""
+    sizes: Mapping[Kind, tuple[int, ...]] = MappingProxyType({})
+    """How many GPUs nodes of each kind have; ascending. Read where a sensitive job asks."""
 
 
 class OverQuota(NamedTuple):
@@ -160,6 +165,14 @@ class Wall(NamedTuple):
     """On which they have a job."""
     sensitive: frozenset[str] = frozenset()
     """That they hold alone."""
+
+    def used(self, field: str) -> float:
+        """Return what is used of one of its quotas."""
+        of = {
+            "max_gpus": self.milli / 1000, "max_nodes": len(self.nodes), "max_jobs": self.jobs,
+            "sensitive_nodes": len(self.sensitive),
+        }  # fmt: skip
+        return of[field]
 
     def refuses(self, milli: int, nodes: Collection[str] = (), *, alone: bool = False) -> str:
         """Return why one more job of these tenants may not have so much, on these nodes; empty

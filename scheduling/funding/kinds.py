@@ -34,6 +34,34 @@ class PoolKinds:
             found = self._of[key] = self._found(job)
         return found
 
+    def held_on(self, job: JobRequest) -> tuple[int, ...]:
+        """Return the GPUs that a sensitive job holds, all of its nodes, on nodes of each kind to
+        which it may come: on the smallest, of nodes of several sizes. Empty for any other.
+
+        Whether somebody pays for a larger one is known when it has its nodes."""
+        if not job.sensitive:
+            return ()
+        return tuple(min(self._sizes(job, where), default=job.gpus_held) for where in self.of(job))
+
+    def fewest(self, job: JobRequest) -> int:
+        """Return the fewest GPUs that a sensitive job holds, all of its nodes."""
+        job = job.smallest
+        sizes = [size for where in self.of(job) for size in self._sizes(job, where) or (0,)]
+        return max(min(sizes, default=0), job.gpus_held)
+
+    def _sizes(self, job: JobRequest, where: Where) -> list[int]:
+        """Return how many GPUs it may hold on nodes of a kind; none where no node is known."""
+        wants = job.gpus_held
+        sizes = {
+            size
+            for kind, each in self._facts.sizes.items()
+            if self.place(kind) == where
+            for size in each
+        }
+        if job.gang is not None:
+            return [-(-wants // size) * size for size in sizes]
+        return [size for size in sizes if size >= wants]
+
     def place(self, kind: Kind) -> Where:
         """Return where nodes of this pool are that have this type and labels."""
         return self.reduced(Where(self._pool, kind.gpu_type, kind.labels))
@@ -87,24 +115,26 @@ def _allows(job: JobRequest, labels: dict[str, str], names: Collection[str] | No
 
 def at_kind(use: Use, where: Where) -> Use:
     """Return a job that waits as one that comes to nodes of this kind."""
-    return use._replace(
-        shares=tuple(share._replace(where=where) for share in use.shares), kinds=()
-    )
+    shares = tuple(share._replace(where=where) for share in use.shares)
+    if use.gpus_on:
+        held = use.gpus_on[use.kinds.index(where)]
+        shares = tuple(share._replace(gpus=tuple(range(held))) for share in shares)
+    return use._replace(shares=shares, kinds=(), gpus_on=())
 
 
 def alike(room: Room, use: Use) -> list[Kinds]:
     """Return the kinds of nodes to which a job may come; those together for which it may use the
     same envelopes."""
     terms = use.terms
-    key = "alike", use.tenant, use.kinds, terms.sponsors, use.preemptible
+    key = "alike", use.tenant, use.kinds, terms.sponsors, use.preemptible, use.gpus_on
     found = room.ladders.get(key)
     if found is None:
         groups: dict[object, list[Where]] = {}
-        for where in use.kinds:
+        for where, held in zip(use.kinds, use.gpus_on or (0,) * len(use.kinds), strict=True):
             ladder = ladder_of(room, use.tenant, where, terms, use.preemptible)
             while ladder.more():
                 pass
             asked = tuple((rung.steps, rung.lent, *rung.envelopes(room)) for rung in ladder.rungs)
-            groups.setdefault((asked, where.there), []).append(where)
+            groups.setdefault((asked, where.there, held), []).append(where)
         found = room.ladders[key] = [tuple(group) for group in groups.values()]
     return found

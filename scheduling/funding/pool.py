@@ -3,12 +3,12 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
 from longshore.models.funding import (
     Foreseen,
-    FundingClass,
     FundingCode,
     FundingTerms,
     Payer,
@@ -31,24 +31,23 @@ from longshore.scheduling.funding.facts import (
 )
 from longshore.scheduling.funding.kept import Funded, KeptFunding
 from longshore.scheduling.funding.kinds import PoolKinds
-from longshore.scheduling.funding.ladder import OWN, Tree
-from longshore.scheduling.funding.quotas import at_quotas, milli_of
+from longshore.scheduling.funding.payers import behind_owners, payer_of, payer_of_cover
+from longshore.scheduling.funding.quotas import QuotaRoom, QuotaTurns, milli_of, on_own_nodes
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.sizes import (
     MayGrow,
     below_quotas,
     held_at,
+    let_losers_go,
     sizes_to_grow,
     sizes_to_start,
 )
-from longshore.scheduling.funding.split import Split, classes_of
+from longshore.scheduling.funding.split import split_of
 from longshore.scheduling.funding.taken_from import loses, takes_over
 from longshore.scheduling.funding.together import together_on
 from longshore.scheduling.funding.turns import fund
 from longshore.scheduling.funding.where_paid import grow_on, start_on
 
-_DEEPEST = 4
-"""How many jobs may wait for each other, that share with each other."""
 _IN_ORDER = timedelta(microseconds=1)
 
 
@@ -90,7 +89,6 @@ def pool_funding(
     `growing` are malleable jobs that run, in the order in which they may grow. `together` asks on
     which nodes all that somebody would pay for are paid for beside each other.
     """
-    over, left = at_quotas(walls, queue)
     funded, room = evaluated(facts, now)
     kinds = PoolKinds(facts, pool)
     if shrunk:
@@ -99,22 +97,28 @@ def pool_funding(
         queue = [*kept, *(job for job in queue if job.id not in shrunk)]
     queue = in_turn(queue, first | freed)
     payers = {
-        use.job_id: _payer_of(room, use, funded.splits[use.job_id, use.attempt])
+        use.job_id: payer_of(room, use, funded.splits[use.job_id, use.attempt])
         for use in facts.uses
     }
     waiting = [
         _waiting(job, kinds, asks.get(job.id, Asks()), now)
         for job in queue
-        if job.id not in over and _has_budget(facts, job.tenant)
+        if _has_budget(facts, job.tenant)
     ]
-    covers = fund(room, waiting)
+    quotas = QuotaRoom(walls, kinds.fewest)
+    over: dict[str, str] = {}
+    if walls:
+        covers, over = _at_quotas(facts, room, waiting, queue, asks, quotas)
+        waiting = [use for use in waiting if use.job_id not in over]
+    else:
+        covers = fund(room, waiting)
     recalls: dict[str, frozenset[str]] = {}
     unfunded = dict(over)
     held = set(over)
     for use in waiting:
         found = covers[use.job_id]
         if found.funded:
-            payers[use.job_id] = _payer(facts, room.tree, use, found)
+            payers[use.job_id] = payer_of_cover(facts, room.tree, use, found)
             if found.recalls:
                 recalls[use.job_id] = frozenset(one.charge.job_id for one in found.recalls)
             continue
@@ -123,18 +127,20 @@ def pool_funding(
         unfunded[use.job_id] = says_unfunded(found, must=must)
         if must:
             held.add(use.job_id)
-    behind = _behind(room.tree, {use.job_id: payers[use.job_id] for use in waiting})
+    behind = behind_owners(room.tree, {use.job_id: payers[use.job_id] for use in waiting})
     takes = takes_over(facts, room, funded, [use for use in waiting if use.job_id in unfunded])
     paid = [use for use in waiting if use.job_id not in unfunded]
+    if growing or any(job.malleable is not None for job in queue):
+        let_losers_go(room, (covers[use.job_id] for use in paid))
     sizes = sizes_to_start(room, queue, paid) | sizes_to_grow(
         room, growing, funded.splits, waiting
     )
     starting = [
         MayGrow(job, job.malleable.min)
         for job in queue
-        if job.malleable is not None and job.id not in over
+        if job.malleable is not None and job.id not in held
     ]
-    sizes = below_quotas(left, [*starting, *growing], sizes)
+    sizes = below_quotas(quotas.walls, [*starting, *growing], sizes)
     for job_id, most in shrunk.items():
         sizes[job_id] = min(sizes.get(job_id, most), most)
     only_on = start_on(queue, paid, covers)
@@ -153,7 +159,26 @@ def pool_funding(
         only_on,
         loses(covers, takes),
         together_on(room, queue, paid, covers) if together else {},
+        frozenset(over),
+        on_own_nodes(walls, chain(queue, (each.job for each in growing))),
     )
+
+
+def _at_quotas(
+    facts: Facts,
+    room: Room,
+    waiting: Sequence[Use],
+    queue: Sequence[JobRequest],
+    asks: Mapping[str, Asks],
+    quotas: QuotaRoom,
+) -> tuple[dict[str, Cover], dict[str, str]]:
+    """Return who would pay for each job of a queue, of those that hard quotas let start, and why
+    the others do not."""
+    turns = QuotaTurns(quotas, queue, lambda job: _has_budget(facts, job.tenant))
+    covers = fund(room, waiting, turns)
+    unpaid = (job_id for job_id, found in covers.items() if not found.funded)
+    turns.finish([job_id for job_id in unpaid if not asks.get(job_id, Asks()).must_be_funded])
+    return covers, turns.over
 
 
 def in_turn(queue: Iterable[JobRequest], first: Collection[str]) -> list[JobRequest]:
@@ -178,65 +203,6 @@ def _keeping(
     sized = job.at_size(shrunk[job.id])
     use = _waiting(sized, kinds, asks.get(job.id, Asks()), now)
     return sized if cover(room, use).funded else job
-
-
-def _payer_of(room: Room, use: Use, split: Split) -> Payer:
-    """Return who pays for a job that runs."""
-    shared = (name for name, of, _ in split.payers if of is FundingClass.SHARED)
-    payer = _paid_by(room.tree, use.tenant, split.owners, shared, funded=not split.unfunded)
-    keeps = split.owned + split.borrowed + (split.shared if split.unfunded else 0)
-    if not keeps or not (split.unfunded or split.shared):
-        return payer
-    charges = [paid.charge for paid in room.held[use.job_id, use.attempt].values()]
-    of_each = classes_of(use, charges, room.facts)
-    loses = FundingClass.UNFUNDED if split.unfunded else FundingClass.SHARED
-    ranks = tuple(
-        (share.node, tuple(gpu for gpu in share.gpus if of_each[share.rank, gpu] is loses))
-        for share in use.shares
-    )
-    return payer._replace(keeps=keeps // 1000, ranks=ranks)
-
-
-def _behind(tree: Tree, waiting: Mapping[str, Payer]) -> dict[str, int]:
-    """Return which jobs come behind others, and behind how many: one that others than its own
-    tenant would pay for comes after the jobs of its relatives that their own envelopes pay for.
-
-    These may have it stopped, whatever its class: before them it would take the GPUs back that
-    were freed for them. Whose envelope pays is only known when it begins.
-    """
-    owners: dict[str, set[str]] = {}
-    for job_id, payer in waiting.items():
-        if payer.funded and payer.owner in payer.tenants:
-            owners.setdefault(payer.owner, set()).add(job_id)
-    ahead: dict[str, list[str]] = {}
-    for job_id, payer in waiting.items():
-        if payer.funded and payer.tenants - {payer.owner}:
-            near = (name for name in owners if tree.steps(payer.owner, name) not in (None, OWN))
-            ahead[job_id] = [each for name in near for each in owners[name]]
-    found: dict[str, int] = {}
-    for _ in range(_DEEPEST):
-        before = dict(found)
-        for job_id, others in ahead.items():
-            if others:
-                found[job_id] = 1 + max(before.get(each, 0) for each in others)
-        if found == before:
-            break
-    return found
-
-
-def _payer(facts: Facts, tree: Tree, use: Use, found: Cover) -> Payer:
-    """Return who would pay for a job that waits."""
-    owners = [(facts.envelopes[each.envelope].tenant, each.lent) for each in found.charges]
-    shared = (owner for owner, lent in owners if not lent and owner != use.tenant)
-    return _paid_by(tree, use.tenant, (owner for owner, _ in owners), shared)
-
-
-def _paid_by(
-    tree: Tree, tenant: str, owners: Iterable[str], shared: Iterable[str], *, funded: bool = True
-) -> Payer:
-    relatives = frozenset(shared)
-    far = max((tree.steps(tenant, each) or OWN for each in relatives), default=OWN)
-    return Payer(frozenset(owners), funded, tenant, relatives, far)
 
 
 def fewest(jobs: Iterable[JobRequest]) -> dict[str, int]:
@@ -274,7 +240,7 @@ def settled(
     that holds.
 
     One that loses a part of what pays for it to another that begins with it starts unfunded: a job
-    starts with all of its GPUs paid for, or none.
+    starts with all of its GPUs paid for, or none. Nothing is taken back for it then.
     """
     small = [_first(use, fewest[use.job_id]) if use.job_id in fewest else use for use in begins]
     kept = KeptFunding(facts._replace(uses=(*facts.uses, *small)), now, foreseen)
@@ -287,8 +253,16 @@ def settled(
         for use in begins
         if (split := found.splits[use.job_id, use.attempt]).unfunded and split.owners
     }
-    opened = tuple(one for one in found.opened if (one.job_id, one.attempt) not in partly)
-    return found._replace(opened=opened)
+    if not partly:
+        return found
+    others = [use for use in begins if (use.job_id, use.attempt) not in partly]
+    found = settled(facts, others, now, fewest, foreseen)
+    unpaid = {
+        (use.job_id, use.attempt): split_of(use, (), facts)
+        for use in begins
+        if (use.job_id, use.attempt) in partly
+    }
+    return found._replace(splits={**found.splits, **unpaid})
 
 
 def _first(use: Use, gpus: int) -> Use:
@@ -358,12 +332,16 @@ def _has_budget(facts: Facts, tenant: str | None) -> bool:
 
 
 def _waiting(job: JobRequest, kinds: PoolKinds, asks: Asks, now: datetime) -> Use:
-    """Return what a job asks for: a malleable one its fewest GPUs, a gang its spares too."""
+    """Return what a job asks for: a malleable one its fewest GPUs, a gang its spares too, a
+    sensitive one all of its nodes."""
     least, its = job.smallest, kinds.of(job)
-    share = Share(0, its[0], tuple(range(least.gpus_held)), milli_of(least))
+    held = kinds.held_on(least)
+    share = Share(0, its[0], tuple(range(held[0] if held else least.gpus_held)), milli_of(least))
+    several = len(its) > 1
     return Use(
         job.id, job.attempt, job.tenant or "", now, (share,), asks.terms, asks.preemptible,
-        its if len(its) > 1 else (), kinds.place(asks.gets) if asks.gets else None,
+        its if several else (), kinds.place(asks.gets) if asks.gets else None,
+        held if several else (),
     )  # fmt: skip
 
 

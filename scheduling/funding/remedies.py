@@ -1,6 +1,7 @@
 """What would have somebody pay for a job for which nobody does: each has been tried."""
 
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from itertools import islice
@@ -10,6 +11,7 @@ from longshore.models.funding import Envelope, FundingCode, FundingTerms, WhenUn
 from longshore.models.job_request import JobRequest
 from longshore.scheduling.funding.asked import LENDER, SPONSOR, Asked, all_asked
 from longshore.scheduling.funding.cover import Cover, cover, start
+from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use
 from longshore.scheduling.funding.ladder import OWN as ITSELF
 from longshore.scheduling.funding.ladder import WORDS, lends_to
@@ -19,6 +21,10 @@ _MOST_OPENINGS = 5
 _MOST_SPONSORS = 50
 _MOST_LENDERS = 5
 _MOST_ENDS = 200
+_MOST_WRONG = 5
+_MOST_TAKEN = 5
+"""How often more is tried, since others who run with no payer take of it first."""
+_MOST_FEWER = 16
 OWN = WORDS[ITSELF]
 
 
@@ -55,9 +61,13 @@ class Remedy(NamedTuple):
     at: datetime | None = None
     tenants: tuple[str, ...] = ()
     cap: int | None = None
+    other_caps: tuple[tuple[int, float], ...] = ()
+    """Which have to be raised with it, each by so many GPUs."""
     envelope: int | None = None
     """Which; None of a new one, for GPUs of `gpu_type`."""
     gpu_type: str | None = None
+    max_borrow: int | None = None
+    """Of a job that asks sponsors: how much it has to be, where the job says less."""
 
 
 def for_gang(job: JobRequest, helps: Iterable[Remedy]) -> Iterable[Remedy]:
@@ -84,14 +94,13 @@ def remedies(
     room: Room, use: Use, found: Cover, gets: int, ends: Mapping[str, datetime]
 ) -> Iterable[Remedy]:
     """Return what would have somebody pay for a job that gets so much of what it asks for."""
-    if gets >= 1000:
-        yield Remedy(Helps.FEWER, gpus=gets / 1000)
+    yield from _fewer(room, use, gets)
     yield from _borrowing(room, use, found)
     yield from _budget(room, use, gets)
     if found.code is FundingCode.NO_ROOM:
         yield from _lending(room, use, gets)
     if found.code is FundingCode.CAP:
-        yield from _caps(room, use)
+        yield from _caps(room, use, found.missing)
     if not use.preemptible and cover(room, use._replace(preemptible=True)).funded:
         yield Remedy(Helps.PREEMPTIBLE)
     yield from _ends(room, use, ends)
@@ -100,9 +109,21 @@ def remedies(
         yield Remedy(Helps.RUN_UNFUNDED)
 
 
+def _fewer(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
+    """Return of how many GPUs, or parts of one, somebody pays for all."""
+    if len(use.shares) != 1:
+        return  # it runs on several nodes: what it asked for is no longer a question
+    share = use.shares[0]
+    most = min(gets // share.milli, len(share.gpus) - 1)
+    for gpus in range(most, max(most - _MOST_FEWER, 0), -1):
+        if cover(room, use._replace(shares=(share._replace(gpus=share.gpus[:gpus]),))).funded:
+            yield Remedy(Helps.FEWER, gpus=gpus)
+            return
+
+
 def _borrowing(room: Room, use: Use, found: Cover) -> Iterable[Remedy]:
     if found.code is FundingCode.BORROW_LIMIT and use.terms.max_borrow is not None:
-        unlimited = cover(room, use._replace(terms=_terms(use, use.terms.sponsors)))
+        unlimited = cover(room, use._replace(terms=_terms(use, use.terms.sponsors, None)))
         if unlimited.funded:
             yield Remedy(Helps.MAX_BORROW, gpus=unlimited.borrowed / 1000)
             return
@@ -116,13 +137,20 @@ def _borrowing(room: Room, use: Use, found: Cover) -> Iterable[Remedy]:
     if not lenders:
         return
     sponsors = (*use.terms.sponsors, *lenders)[:_MOST_SPONSORS]
-    borrowed = cover(room, use._replace(terms=_terms(use, sponsors)))
+    limit = use.terms.max_borrow
+    borrowed = cover(room, use._replace(terms=_terms(use, sponsors, limit)))
+    if not borrowed.funded and limit is not None:
+        limit = None
+        borrowed = cover(room, use._replace(terms=_terms(use, sponsors, None)))
     if borrowed.funded:
         pay = {
             room.owner[room.place[charge.envelope]] for charge in borrowed.charges if charge.lent
         }
         names = tuple(name for name in sponsors if name in pay)
-        yield Remedy(Helps.SPONSORS, gpus=borrowed.borrowed / 1000, tenants=names)
+        yield Remedy(
+            Helps.SPONSORS, gpus=borrowed.borrowed / 1000, tenants=names,
+            max_borrow=-(-borrowed.borrowed // 1000) if limit != use.terms.max_borrow else None,
+        )  # fmt: skip
 
 
 def _lending(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
@@ -145,29 +173,94 @@ def _lending(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
         assert owned.spec.lending is not None
         lending = owned.spec.lending.model_copy(update={"max": most / 1000})
         larger = owned._replace(spec=owned.spec.model_copy(update={"lending": lending}))
-        if _covered_with(room, use, larger):
+        if _paid(_with_envelope(room, use, larger), use, room.now).funded:
             yield Remedy(Helps.LENDING, gpus=most / 1000, envelope=owned.id)
             return
 
 
-def _covered_with(room: Room, use: Use, envelope: Owned) -> bool:
-    """Return whether somebody would pay if an envelope were so."""
-    facts = _now(room)
-    envelopes = {**facts.envelopes, envelope.id: envelope}
-    return cover(Room(facts._replace(envelopes=envelopes), room.now), use).funded
+def _paid(facts: Facts, use: Use, at: datetime) -> Cover:
+    """Return who would pay for a job if all were so: what runs and has no payer comes first."""
+    return cover(evaluated(facts, at)[1], use)
 
 
-def _terms(use: Use, sponsors: tuple[str, ...]) -> FundingTerms:
-    return FundingTerms(allow_borrow=True, sponsors=sponsors, unfunded=use.terms.unfunded)
+def _with_envelope(room: Room, use: Use, envelope: Owned) -> Facts:
+    """Return the facts if an envelope were so. A new one is under the caps over all that its
+    tenant has, as others are."""
+    facts = _now(room, use)
+    if envelope.id not in facts.envelopes:
+        above: set[str] = set()
+        tenant: str | None = envelope.tenant
+        while tenant is not None and tenant not in above:
+            above.add(tenant)
+            tenant = room.tree.parent(tenant)
+        caps = [
+            cap._replace(envelopes=cap.envelopes | {envelope.id})
+            if cap.spec.subtree and cap.tenant in above
+            else cap
+            for cap in facts.caps
+        ]
+        facts = facts._replace(caps=caps)
+    return facts._replace(envelopes={**facts.envelopes, envelope.id: envelope})
 
 
-def _caps(room: Room, use: Use) -> Iterable[Remedy]:
+def _terms(use: Use, sponsors: tuple[str, ...], max_borrow: int | None) -> FundingTerms:
+    return FundingTerms(
+        allow_borrow=True, max_borrow=max_borrow, sponsors=sponsors, unfunded=use.terms.unfunded
+    )
+
+
+def _caps(room: Room, use: Use, missing: int) -> Iterable[Remedy]:
+    """Return by how much a cap has to be higher, or several together. `missing` is for how much
+    nobody pays."""
     taking = start(room, use, ignore_caps=True)
     taking.walk(use)
     over = [(cap, -left) for cap, left in enumerate(room.cap_free) if left < 0]
     taking.undo()
+    each = min(share.milli for share in use.shares)
+    helped = False
     for cap, by in over:
-        yield Remedy(Helps.CAP, gpus=by / 1000, cap=room.facts.caps[cap].id)
+        if not _covered_above(room, use, cap, by):
+            continue
+        # What comes after it on the ladder, and is under no cap, may pay for a part.
+        tries = range(missing, by, each)
+        least = bisect_left(tries, True, key=lambda more, cap=cap: (
+            _covered_above(room, use, cap, more)))  # fmt: skip
+        raised = _enough(room, use, [(cap, tries[least] if least < len(tries) else by)])
+        if raised:
+            helped = True
+            yield _raised(room, raised)
+    if over and not helped and (raised := _enough(room, use, over)):
+        yield _raised(room, raised)
+
+
+def _covered_above(room: Room, use: Use, cap: int, by: int) -> bool:
+    """Return whether somebody would pay if a cap were so much higher, and nobody else took it."""
+    then = Room(_now(room, use), room.now)
+    then.cap_free[cap] += by
+    return cover(then, use).funded
+
+
+def _enough(
+    room: Room, use: Use, raised: Sequence[tuple[int, int]]
+) -> Sequence[tuple[int, int]] | None:
+    """Return by how much these caps have to be higher, so that there is enough for those too that
+    run with no payer; None where that is no help."""
+    facts = _now(room, use)
+    for _ in range(_MOST_TAKEN):
+        caps = list(facts.caps)
+        for cap, by in raised:
+            gpus = caps[cap].spec.gpus + by / 1000
+            caps[cap] = caps[cap]._replace(spec=caps[cap].spec.model_copy(update={"gpus": gpus}))
+        found = _paid(facts._replace(caps=caps), use, room.now)
+        if found.funded:
+            return raised
+        raised = [(cap, by + found.missing) for cap, by in raised]
+    return None
+
+
+def _raised(room: Room, raised: Sequence[tuple[int, int]]) -> Remedy:
+    (cap, by), *others = ((room.facts.caps[cap].id, by / 1000) for cap, by in raised)
+    return Remedy(Helps.CAP, gpus=by, cap=cap, other_caps=tuple(others))
 
 
 def _openings(room: Room, use: Use) -> Iterable[Remedy]:
@@ -177,19 +270,20 @@ def _openings(room: Room, use: Use) -> Iterable[Remedy]:
         for asked in every_asked(room, use)
         if asked.rung != LENDER and (at := room.owned[asked.place].spec.start) is not None
     }
-    facts = _now(room)
+    facts = _now(room, use)
     later = sorted(at for at in starts if at > room.now)
     for at in islice(later, _MOST_OPENINGS):
-        then = Room(facts, at)
-        if cover(then, use).funded:
+        if _paid(facts, use, at).funded:
             yield Remedy(Helps.LATER, at=at)
             return
 
 
-def _now(room: Room) -> Facts:
-    """Return the facts as they are at the job's turn."""
+def _now(room: Room, use: Use) -> Facts:
+    """Return the facts as they are at the job's turn, but for itself."""
+    attempt = use.job_id, use.attempt
     charges = [paid.charge for held in room.held.values() for paid in held.values()]
-    return room.facts._replace(uses=tuple(room.uses.values()), charges=charges)
+    uses = tuple(each for key, each in room.uses.items() if key != attempt)
+    return room.facts._replace(uses=uses, charges=charges)
 
 
 def _budget(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
@@ -202,10 +296,14 @@ def _budget(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
         Envelope(name="new", gpus=0, gpu_type=gpu_type, end=None),
     )  # fmt: skip
     owned = room.owned[own.place] if own is not None else new
-    for more in dict.fromkeys((wants - gets, wants)):
-        gpus = owned.spec.gpus + more / 1000
+    more = wants - gets if owned is not new else wants
+    for _ in range(_MOST_TAKEN):
+        gpus = (milli(owned.spec.gpus) + more) / 1000
         larger = owned._replace(spec=owned.spec.model_copy(update={"gpus": gpus}))
-        if _covered_with(room, use, larger):
+        found = _paid(_with_envelope(room, use, larger), use, room.now)
+        if not found.funded:
+            more += found.missing  # others that have no payer take of it first
+        else:
             if owned is new:
                 yield Remedy(Helps.BUDGET, gpus, tenants=(use.tenant,), gpu_type=gpu_type)
             else:
@@ -215,16 +313,25 @@ def _budget(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
 
 def _ends(room: Room, use: Use, ends: Mapping[str, datetime]) -> Iterable[Remedy]:
     """Return when somebody would pay, if jobs ended as expected and nothing else changed."""
-    then = Room(_now(room), room.now)
+    then = Room(_now(room, use), room.now)
     back: dict[datetime, list[Charge]] = {}
     for place in {one.place for one in every_asked(then, use) if one.code is None}:
         for paid in then.on[place].values():
             end = ends.get(paid.charge.job_id)
             if end is not None:
                 back.setdefault(max(end, room.now), []).append(paid.charge)
+    wrong = 0
     for end in sorted(back)[:_MOST_ENDS]:
         for charge in back[end]:
             then.remove(charge)
-        if cover(then, use).funded:
+        if not cover(then, use).funded:
+            continue
+        facts = _now(then, use)
+        over = {job_id for job_id, at in ends.items() if at <= end}
+        runs = tuple(each for each in facts.uses if each.job_id not in over)
+        # An envelope may have ended by then, or others take what comes back.
+        if _paid(facts._replace(uses=runs), use, end).funded:
             yield Remedy(Helps.ENDS, at=end)
+            return
+        if (wrong := wrong + 1) == _MOST_WRONG:
             return

@@ -12,7 +12,15 @@ from typing import NamedTuple
 
 from longshore.models.job_request import JobRequest
 from longshore.models.resources import WHOLE
-from longshore.scheduling.funding.cover import start, surplus
+from longshore.scheduling.funding.cover import (
+    Cover,
+    Recall,
+    claimed,
+    lost_to_losers,
+    start,
+    surplus,
+    take_back,
+)
 from longshore.scheduling.funding.facts import Share, Use, Wall
 from longshore.scheduling.funding.holding import Attempt
 from longshore.scheduling.funding.room import Room
@@ -26,6 +34,22 @@ class MayGrow(NamedTuple):
     """As its next attempt would stand in the queue."""
     gpus: int
     """Its size now."""
+
+
+def let_losers_go(room: Room, covers: Iterable[Cover]) -> None:
+    """Have those that run, and have lost something to jobs of a queue, be paid for by others with
+    room, as they are once these begin: what malleable jobs have beyond their fewest GPUs comes
+    after that."""
+    for recall in [one for each in covers for one in each.recalls]:
+        loser = room.uses.get((recall.charge.job_id, recall.charge.attempt))
+        if loser is None:
+            continue
+        lost = {(recall.charge.rank, gpu) for gpu in recall.lost}
+        claim, taking, missing = claimed(room, loser, lost)
+        if missing or taking.recalled:
+            taking.undo()
+        else:
+            taking.keep(claim)
 
 
 def sizes_to_start(room: Room, queue: Iterable[JobRequest], paid: Sequence[Use]) -> dict[str, int]:
@@ -111,6 +135,10 @@ def held_at(job: JobRequest, size: int) -> int:
     return size + (job.gang.spares_of(size) if job.gang else 0)
 
 
+def _attempt(recall: Recall) -> Attempt:
+    return recall.charge.job_id, recall.charge.attempt
+
+
 def _extended(room: Room, use: Use, has: MayGrow, waiting: Collection[Attempt]) -> int:
     """Return the largest size up to its desired one that somebody pays for of a job that is paid
     for with the GPUs that it has, and have it hold."""
@@ -136,7 +164,8 @@ def _extended(room: Room, use: Use, has: MayGrow, waiting: Collection[Attempt]) 
 
 def _take(room: Room, use: Use, more: Share, waiting: Collection[Attempt]) -> int:
     """Have somebody pay for all of these GPUs; return for how many nobody would, and change
-    nothing then."""
+    nothing then. Who loses something for them may have the right to a part of the job's."""
+    whole = use._replace(shares=(*use.shares, more))
     use = use._replace(shares=(more,))
     taking = start(room, use)
     missing = taking.walk(use)
@@ -147,6 +176,10 @@ def _take(room: Room, use: Use, more: Share, waiting: Collection[Attempt]) -> in
         taking.undo()
         return -(-missing // WHOLE)
     charges, recalls = taking.keep(use)
+    running = [one for one in recalls if _attempt(one) not in waiting]
+    if missing := lost_to_losers(room, whole, running):
+        take_back(room, charges, recalls)
+        return -(-missing // WHOLE)
     # Whoever is asked next finds no more than was there before.
     places, caps = surplus(room, recalls, charges)
     for place, amount in places.items():

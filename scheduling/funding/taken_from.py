@@ -9,7 +9,8 @@ from longshore.scheduling.funding.kept import Funded
 from longshore.scheduling.funding.room import Attempt, Room
 
 _ASKED = 20
-"""Kinds of jobs that wait unfunded for which it is looked at whose room they could take over."""
+"""Kinds of jobs of a tenant that wait unfunded for which it is looked at whose room they could
+take over: the first in the queue."""
 
 
 def takes_over(
@@ -17,26 +18,38 @@ def takes_over(
 ) -> dict[str, frozenset[str]]:
     """Return for each job that waits unfunded which jobs of its own tenant would have its budget
     pay for it if they were stopped."""
-    running: dict[str, list[Attempt]] = {}
+    if not unfunded:
+        return {}
+    running: dict[str, dict[object, list[Attempt]]] = {}
+    """By tenant, those together that are paid for alike: of each the same is free without it."""
     for use in facts.uses:
-        split = funded.splits[use.job_id, use.attempt]
+        attempt = use.job_id, use.attempt
+        split = funded.splits[attempt]
         if split.owned and not split.unfunded:
-            running.setdefault(use.tenant, []).append((use.job_id, use.attempt))
-    known: dict[object, frozenset[str]] = {}
+            alike = running.setdefault(use.tenant, {})
+            alike.setdefault(_paid_alike(room, attempt), []).append(attempt)
+    known: dict[str, dict[object, frozenset[str]]] = {}
     found: dict[str, frozenset[str]] = {}
     for use in unfunded:
-        kind = use.tenant, use.shares, use.terms, use.preemptible, use.kinds
-        if kind not in known:
-            if len(known) == _ASKED:
+        kind = use.shares, use.terms, use.preemptible, use.kinds, use.gpus_on
+        of_tenant = known.setdefault(use.tenant, {})
+        if kind not in of_tenant:
+            if len(of_tenant) == _ASKED:
                 continue
-            known[kind] = frozenset(
-                attempt[0]
-                for attempt in running.get(use.tenant, ())
-                if _pays_without(room, attempt, use)
+            of_tenant[kind] = frozenset(
+                job_id
+                for alike in running.get(use.tenant, {}).values()
+                if _pays_without(room, alike[0], use)
+                for job_id, _ in alike
             )
-        if known[kind]:
-            found[use.job_id] = known[kind]
+        if of_tenant[kind]:
+            found[use.job_id] = of_tenant[kind]
     return found
+
+
+def _paid_alike(room: Room, attempt: Attempt) -> object:
+    charges = (paid.charge for paid in room.held.get(attempt, {}).values())
+    return tuple(sorted((one.envelope, len(one.gpus), one.milli, one.lent) for one in charges))
 
 
 def _pays_without(room: Room, attempt: Attempt, use: Use) -> bool:

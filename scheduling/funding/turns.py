@@ -14,6 +14,7 @@ from longshore.scheduling.funding.cover import (
 )
 from longshore.scheduling.funding.facts import Use
 from longshore.scheduling.funding.holding import Attempt
+from longshore.scheduling.funding.quotas import QuotaTurns
 from longshore.scheduling.funding.room import Key, Room
 
 MOST_TRIES = 4
@@ -21,8 +22,9 @@ MOST_TRIES = 4
 take from each other may have no order that all of them are content with."""
 
 
-def fund(room: Room, queue: Sequence[Use]) -> dict[str, Cover]:
-    """Return who would pay for each job of a queue, by job.
+def fund(room: Room, queue: Sequence[Use], quotas: QuotaTurns | None = None) -> dict[str, Cover]:
+    """Return who would pay for each job of a queue, by job; of those that `quotas` admit at their
+    turns, where there are any.
 
     Each takes its room at its turn, whether it then is placed or not. Where one takes back what
     a relative before it in the queue would have had, that one is covered anew at once. What is
@@ -30,19 +32,71 @@ def fund(room: Room, queue: Sequence[Use]) -> dict[str, Cover]:
     given up than that one uses, nobody else is told of it.
     """
     with paused():
-        return _funded(room, queue)
+        return _funded(room, queue, quotas)
 
 
-def _funded(room: Room, queue: Sequence[Use]) -> dict[str, Cover]:
+def _funded(room: Room, queue: Sequence[Use], quotas: QuotaTurns | None) -> dict[str, Cover]:
     covers: dict[str, Cover] = {}
     turns: _Turns | None = None
     for use in queue:
+        if quotas is not None and not quotas.admits(use.job_id):
+            continue
         found = covers[use.job_id] = settle(room, use)
         if found.recalls:
             if turns is None:
                 turns = _Turns(room, queue, covers)
             turns.sort_out(use)
+        if quotas is not None:
+            for job_id in turns.changed if turns and found.recalls else (use.job_id,):
+                quotas.note(job_id, starts=covers[job_id].funded)
+    if turns is not None and turns.freed:
+        _ask_again(room, queue, covers, turns, quotas)
     return covers
+
+
+def _ask_again(
+    room: Room,
+    queue: Sequence[Use],
+    covers: dict[str, Cover],
+    turns: "_Turns",
+    quotas: QuotaTurns | None,
+) -> None:
+    """Ask those again whom nobody would have paid for, where one before them has lost all of its
+    room since: the first in the queue comes first. No job gains more often than `MOST_TRIES`.
+    Those too whom a quota has refused, where one before them has given it back."""
+    gained: dict[str, int] = {}
+    for _ in range(MOST_TRIES):
+        refused: set[object] = set()
+        again = False
+        for use in queue:
+            job_id = use.job_id
+            first = job_id not in covers
+            if first and (quotas is None or not quotas.gave_back):
+                continue
+            if not first and (covers[job_id].funded or turns.gave_up(use)):
+                continue
+            kind = use.tenant, use.shares, use.terms, use.preemptible, use.kinds, use.gpus_on
+            if kind in refused and not first:
+                continue
+            if quotas is not None and not quotas.still_admits(job_id):
+                continue
+            found = settle(room, use) if gained.get(job_id, 0) < MOST_TRIES else None
+            if found is None or not found.funded:
+                refused.add(kind)
+                if found is not None:
+                    covers.setdefault(job_id, found)
+                continue
+            covers[job_id], again = found, True
+            gained[job_id] = gained.get(job_id, 0) + 1
+            changed = {job_id}
+            if found.recalls:
+                turns.sort_out(use)
+                changed = turns.changed
+            if quotas is not None:
+                for each in changed:
+                    quotas.note(each, starts=covers[each].funded)
+        if not again:
+            return
 
 
 class _Turns:
@@ -52,19 +106,29 @@ class _Turns:
         self._room = room
         self._waiting = {(use.job_id, use.attempt): use for use in queue}
         self._covers = covers
+        self.changed: set[str] = set()
+        """Whom the last job that came has concerned, and itself."""
+        self.freed = False
+        """Whether one of these has lost all of its room."""
         self._tries: dict[str, int] = {}
         self._kept_back: dict[Attempt, tuple[dict[int, int], dict[int, int]]] = {}
         """By whom something was recalled for: what nobody else is told of, by envelope and cap."""
 
     def sort_out(self, use: Use) -> None:
         """Cover those anew who have lost to a job; and those who lost to them."""
-        todo = deque([use])
+        self.changed = {use.job_id}
+        todo = deque(self._losers(use))
         while todo:
             one = todo.popleft()
-            if one is not use or self._tries.get(one.job_id):
-                self._covers[one.job_id] = self._again(one)
+            self.changed.add(one.job_id)
+            self._covers[one.job_id] = self._again(one)
             todo.extend(self._losers(one))
         self._leave_what_is_lost_again(use)
+        self.freed = self.freed or any(not self._covers[each].funded for each in self.changed)
+
+    def gave_up(self, use: Use) -> bool:
+        """Return whether a job has lost its room so often that it is left without."""
+        return self._tries.get(use.job_id, 0) >= MOST_TRIES
 
     def _leave_what_is_lost_again(self, use: Use) -> None:
         """Have nobody pay for a job for which others who run would not let that be."""

@@ -23,10 +23,25 @@ def where_paid(
     if funding is None:
         return list(jobs)
     paid_on = funding.beside_others if everyone else funding.only_on
+    jobs = _on_own_nodes(jobs, funding.own_nodes)
     if not paid_on:
-        return list(jobs)
+        return jobs
     asked = ((job, paid_on.get(job.id)) for job in jobs)
     return [_narrowed(job, on) if on and (on.must or everyone) else job for job, on in asked]
+
+
+def _on_own_nodes(
+    jobs: Iterable[JobRequest], own_nodes: Mapping[str, Constraint]
+) -> list[JobRequest]:
+    """Return jobs as those that a quota of nodes lets start on some nodes alone ask for these."""
+    if not own_nodes:
+        return list(jobs)
+    return [
+        job.model_copy(update={"constraints": (*job.constraints, own_nodes[job.id])})
+        if job.id in own_nodes
+        else job
+        for job in jobs
+    ]
 
 
 def as_bought(jobs: Iterable[JobRequest], funding: PoolFunding | None) -> list[JobRequest]:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from longshore.models.funding import PoolFunding, Quotas
 from longshore.models.packing import QueueOrder
 from longshore.models.score import ScorePolicy, ScoreProfile
-from longshore.scheduling.funding.facts import Wall
+from longshore.scheduling.funding.facts import Facts, Wall
 from longshore.scheduling.funding.hours import Hours, factors, penalty
-from longshore.scheduling.funding.quotas import over_quotas
+from longshore.scheduling.funding.pool import pool_funding
 from longshore.scheduling.order import queue_order
 from tests.support.packing import NOW, POLICY, a_job
 
@@ -82,8 +82,9 @@ def test_what_a_hard_quota_leaves_is_taken_in_the_order_of_the_queue():
         a_job("a", 4, tenant="infra"), a_job("b", 1, tenant="infra"), a_job("c", 3, tenant="red"),
         a_job("d", 2, tenant="red"), a_job("e", 8, tenant="blue"),
     ]  # fmt: skip
-    found = over_quotas(walls, queue)
-    assert set(found) == {"b", "c"}
-    assert found["b"].startswith("quota of tenant infra: max_jobs: 1 + 1 > 1: ")
-    assert found["c"].startswith("quota of tenant red: max_gpus: 8 + 3 > 10: ")
-    assert over_quotas([], queue) == {}
+    found = pool_funding(Facts({}, {}), "pool", queue, {}, NOW, walls)
+    assert found.over_quota == found.held == set(found.unfunded) == {"b", "c"}
+    said = found.unfunded
+    assert said["b"].startswith("quota of tenant infra: max_jobs: 1 + 1 > 1, with 1 for")
+    assert said["c"].startswith("quota of tenant red: max_gpus: 8 + 3 > 10, with 4 for")
+    assert pool_funding(Facts({}, {}), "pool", queue, {}, NOW).held == frozenset()

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import timedelta
 
+import pytest
+
 from longshore.models.funding import (
     Envelope,
     Foreseen,
@@ -11,6 +13,8 @@ from longshore.models.funding import (
     Payer,
     WhenUnfunded,
 )
+from longshore.scheduling.funding import taken_from
+from longshore.scheduling.funding.cover import Cover, cover
 from longshore.scheduling.funding.facts import (
     Branch,
     Charge,
@@ -20,8 +24,10 @@ from longshore.scheduling.funding.facts import (
     Use,
     Where,
 )
-from longshore.scheduling.funding.ladder import OWN, PARENT
+from longshore.scheduling.funding.ladder import OWN, PARENT, Tree
+from longshore.scheduling.funding.payers import behind_owners
 from longshore.scheduling.funding.pool import Asks, next_change, pool_funding, settled
+from longshore.scheduling.funding.room import Room
 from tests.support.packing import NOW, a_job
 
 WHERE = Where("pool", "H100", frozenset())
@@ -175,3 +181,66 @@ def test_who_comes_behind_whom():
     assert found.behind == {"b": 1}
     assert [found.turn(job.id) for job in queue] == [1, 0, 0, 0]
     assert pool_funding(given, "pool", queue[:2], {}, NOW).behind == {}
+
+
+def test_nobody_loses_a_payer_for_a_job_that_starts_unfunded():
+    """`job` has two GPUs of its own tenant's, one of them taken back of a guest, and one of its
+    parent's, which the guest has a right to in its turn."""
+    tenants = {"a": Branch(None, BEFORE), "b": Branch("a", BEFORE), "d": Branch("a", BEFORE)}
+    guest = a_use("guest", "d", 1)._replace(since=BEFORE)
+    paid = Charge("guest", 1, 0, 1, (0,), 1000, False, BEFORE, 7)
+    given = Facts(tenants, {1: an_envelope(1, "b", 1), 2: an_envelope(2, "a", 1)},
+                  uses=(guest,), charges=(paid,))  # fmt: skip
+    found = settled(given, (a_use("job", "b", 2),), NOW, {"job": 1})
+    assert found.ended == found.opened == ()
+    assert found.splits["guest", 1].shared == 1000
+    assert found.splits["job", 1].unfunded == 2000
+
+
+def test_who_was_refused_has_the_room_of_one_before_it_that_loses_its_own():
+    """`wide` cannot do with what is left of red's envelope once `owner` has its part; `small` can,
+    and comes before `far`, which is farther away."""
+    tenants = {"root": Branch(None, BEFORE), "red": Branch("root", BEFORE),
+               "blue": Branch("root", BEFORE), "kid": Branch("blue", BEFORE)}  # fmt: skip
+    given = Facts(tenants, {1: an_envelope(1, "red", 2)})
+    queue = [a_job("wide", 2, tenant="blue"), a_job("small", 1, tenant="blue"),
+             a_job("owner", 1, tenant="red"), a_job("far", 1, tenant="kid")]  # fmt: skip
+    asks = {"small": Asks(FundingTerms(unfunded=WhenUnfunded.WAIT))}
+    for some in (queue[:3], queue):
+        found = pool_funding(given, "pool", some, asks, NOW)
+        assert set(found.unfunded) == {"wide", "far"} & {job.id for job in some}
+        assert found.held == frozenset()
+
+
+def test_how_near_tenants_are_is_asked_by_tenant_and_not_by_job(monkeypatch: pytest.MonkeyPatch):
+    asked = Counter[tuple[str, str]]()
+    steps = Tree.steps
+
+    def counted(tree: Tree, tenant: str, owner: str) -> int | None:
+        asked[tenant, owner] += 1
+        return steps(tree, tenant, owner)
+
+    tree = Tree(facts(an_envelope(1, "red", 1)).tenants)
+    waiting = {f"own-{n}": Payer(frozenset({"red"}), True, "red") for n in range(50)}
+    waiting |= {f"guest-{n}": Payer(frozenset({"red"}), True, "blue") for n in range(50)}
+    monkeypatch.setattr(Tree, "steps", counted)
+    assert behind_owners(tree, waiting) == {f"guest-{n}": 1 for n in range(50)}
+    assert asked == {("blue", "red"): 1}
+
+
+def test_of_jobs_that_are_paid_for_alike_one_is_looked_at(monkeypatch: pytest.MonkeyPatch):
+    uses = tuple(a_use(f"r{n}", "red", 1)._replace(since=BEFORE) for n in range(30))
+    paid = tuple(Charge(use.job_id, 1, 0, 1, (0,), 1000, False, BEFORE, n + 1)
+                 for n, use in enumerate(uses))  # fmt: skip
+    given = facts(an_envelope(1, "red", 30, sharing="none"), uses=uses)._replace(charges=paid)
+    looks = 0
+
+    def counted(room: Room, use: Use) -> Cover:
+        nonlocal looks
+        looks += 1
+        return cover(room, use)
+
+    monkeypatch.setattr(taken_from, "cover", counted)
+    found = pool_funding(given, "pool", [a_job("w", 1, tenant="red")], {}, NOW)
+    assert len(found.takes_over["w"]) == 30
+    assert looks == 1

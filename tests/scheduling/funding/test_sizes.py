@@ -14,7 +14,7 @@ from longshore.models.placement import PlacementKind
 from longshore.models.topology import Gang
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.funding.evaluate import evaluate
-from longshore.scheduling.funding.facts import Facts, Use, Wall, Where
+from longshore.scheduling.funding.facts import Charge, Facts, Use, Wall, Where
 from longshore.scheduling.funding.pool import Asks, fewest, pool_funding, settled
 from longshore.scheduling.funding.sizes import MayGrow
 from tests.support.funding_scenes import (
@@ -28,7 +28,7 @@ from tests.support.funding_scenes import (
     universes,
     use,
 )
-from tests.support.packing import POLICY, a_job, a_node
+from tests.support.packing import HOUR, POLICY, a_job, a_node
 
 MICROSECOND = timedelta(microseconds=1)
 J4 = Malleable(min=96, max=160, step=32)
@@ -292,3 +292,21 @@ def test_whoever_is_paid_for_with_its_fewest_gpus_is_so_with_its_size(
     assert {one.job_id: paid[one.job_id] for one in begins} == {
         one.job_id: len(one.shares[0].gpus) for one in begins
     }
+
+
+@pytest.mark.parametrize("unfunded", list(WhenUnfunded))
+def test_who_loses_to_a_job_is_paid_for_before_it_has_more_than_its_fewest(unfunded: WhenUnfunded):
+    """The guest of b's envelope goes to that of the parent, so the job starts on one GPU."""
+    paid = Charge("r1", 1, 0, 1, (0,), 1000, False, NOW - HOUR, 1)
+    runs = use("r1", "d", 1, since=NOW - HOUR)
+    given = facts_of(tree(a=None, b="a", d="a"), [owned(1, "b", 1), owned(2, "a", 1)], (), [runs],
+                     [paid])  # fmt: skip
+    job = elastic("m", "b", Malleable(min=1, max=2, step=1))
+    asks = {"m": Asks(FundingTerms(unfunded=unfunded))}
+    found = pool_funding(given, "pool", [job], asks, NOW)
+    assert found.of("m").funded
+    assert found.sizes == {"m": 1}
+    begins = use("m", "b", 1)._replace(terms=asks["m"].terms)
+    then = settled(given, (begins,), NOW, fewest([job]), found.foreseen)
+    assert then.splits["m", 1].owned == then.splits["r1", 1].shared == 1000
+    assert not pool_funding(given._replace(uses=(), charges=()), "pool", [job], asks, NOW).sizes

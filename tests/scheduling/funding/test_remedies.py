@@ -1,0 +1,189 @@
+"""What would have somebody pay for a job: it does."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.models.funding import FundingTerms, Lending, Sharing
+from longshore.scheduling.funding.cover import cover
+from longshore.scheduling.funding.evaluate import evaluate, evaluated
+from longshore.scheduling.funding.explain import Helps, Remedy, explain
+from longshore.scheduling.funding.facts import Capped, Charge, Facts, Use
+from longshore.scheduling.funding.room import Room
+from tests.support.funding_scenes import (
+    HOUR,
+    NOW,
+    WAITING,
+    applied,
+    borrowing,
+    capped,
+    facts_of,
+    owned,
+    tree,
+    universes,
+    use,
+)
+
+GONE = NOW + HOUR / 2
+
+
+def raised(facts: Facts, by: Mapping[int, float]) -> list[Capped]:
+    return [
+        cap._replace(
+            spec=cap.spec.model_copy(update={"gpus": cap.spec.gpus + by.get(cap.id, 0.0)})
+        )
+        for cap in facts.caps
+    ]
+
+
+def below(facts: Facts, tenant: str, top: str) -> bool:
+    seen: str | None = tenant
+    while seen is not None:
+        if seen == top:
+            return True
+        seen = facts.tenants[seen].parent
+    return False
+
+
+def done(facts: Facts, use: Use, remedy: Remedy) -> tuple[Facts, Use, datetime]:
+    """What a remedy says, carried out."""
+    at, terms = NOW, use.terms
+    match remedy.what:
+        case Helps.FEWER:
+            (share,) = use.shares
+            assert remedy.gpus is not None
+            assert remedy.gpus < len(share.gpus)
+            fewer = share._replace(gpus=share.gpus[: int(remedy.gpus)])
+            use = use._replace(shares=(fewer,))
+        case Helps.MAX_BORROW:
+            terms = terms.model_copy(update={"max_borrow": -int(-(remedy.gpus or 0) // 1)})
+        case Helps.SPONSORS:
+            most = remedy.max_borrow or terms.max_borrow
+            terms = FundingTerms(allow_borrow=True, sponsors=remedy.tenants, max_borrow=most)
+        case Helps.LENDING:
+            one = facts.envelopes[remedy.envelope or 0]
+            assert one.spec.lending is not None
+            lending = one.spec.lending.model_copy(update={"max": remedy.gpus})
+            one = one._replace(spec=one.spec.model_copy(update={"lending": lending}))
+            facts = facts._replace(envelopes={**facts.envelopes, one.id: one})
+        case Helps.BUDGET if remedy.envelope is not None:
+            one = facts.envelopes[remedy.envelope]
+            one = one._replace(spec=one.spec.model_copy(update={"gpus": remedy.gpus}))
+            facts = facts._replace(envelopes={**facts.envelopes, one.id: one})
+        case Helps.BUDGET:
+            new = owned(99, use.tenant, remedy.gpus or 0, gpu_type=remedy.gpu_type)
+            over = [
+                cap._replace(envelopes=cap.envelopes | {99})
+                if below(facts, use.tenant, cap.tenant)
+                else cap
+                for cap in facts.caps
+            ]
+            facts = facts._replace(envelopes={**facts.envelopes, 99: new}, caps=over)
+        case Helps.CAP:
+            by = {remedy.cap or 0: remedy.gpus or 0, **dict(remedy.other_caps)}
+            facts = facts._replace(caps=raised(facts, by))
+        case Helps.PREEMPTIBLE:
+            use = use._replace(preemptible=True)
+        case Helps.ENDS | Helps.LATER:
+            assert remedy.at is not None
+            at = remedy.at
+            if remedy.what is Helps.ENDS:
+                charges = [charge for charge in facts.charges if charge.job_id != "j0"]
+                uses = [each for each in facts.uses if each.job_id != "j0"]
+                facts = facts._replace(uses=uses, charges=charges)
+        case Helps.RUN_UNFUNDED:
+            pass
+    return facts, use._replace(terms=terms), at
+
+
+@given(
+    universes(),
+    st.sampled_from(("a", "b")),
+    st.integers(1, 4),
+    st.sampled_from((1000, 1000, 500)),
+    st.sampled_from((None, 1, 2)),
+    st.booleans(),
+)
+def test_each_remedy_helps(
+    facts: Facts, tenant: str, gpus: int, milli: int, most: int | None, preemptible: bool
+) -> None:
+    facts = applied(facts, evaluate(facts, NOW))
+    terms = borrowing("b" if tenant == "a" else "a", most=most) if most else None
+    wanted = use("w", tenant, gpus, milli=milli, terms=terms, preemptible=preemptible)
+    found = explain(Room(facts, NOW), wanted, {"j0": GONE})
+    assert found.cover.funded or gpus * milli / 1000 >= found.cover.deficit > 0
+    for remedy in found.remedies:
+        if remedy.what is Helps.RUN_UNFUNDED:
+            continue
+        changed, asking, at = done(facts, wanted, remedy)
+        room = Room(changed, at)
+        if changed is not facts or at > NOW:  # what runs with no payer takes of it first
+            _, room = evaluated(changed, at)
+        assert cover(room, asking).funded, remedy
+
+
+def told(facts: Facts, wanted: Use, ends: Mapping[str, datetime] | None = None) -> list[Remedy]:
+    return list(explain(Room(facts, NOW), wanted, ends or {}).remedies)
+
+
+def paid(job: str, envelope: int, gpus: int) -> Charge:
+    return Charge(job, 1, 0, envelope, tuple(range(gpus)), 1000, False, NOW - HOUR, 1)
+
+
+def test_a_new_envelope_under_a_cap_that_is_used_up_is_no_help():
+    envelopes, caps = [owned(1, "root", 8)], [capped(1, "root", 4, [1])]
+    facts = facts_of(
+        tree(root=None, red="root"), envelopes, caps, [use("r", "root", 4)], [paid("r", 1, 4)]
+    )
+    assert told(facts, use("w", "red", 4, where=WAITING)) == [Remedy(Helps.CAP, gpus=4, cap=1)]
+
+
+def test_what_runs_with_no_payer_has_its_part_of_a_larger_envelope():
+    runs = [use("one", "red", 4), use("idle", "red", 2)]
+    facts = facts_of(tree(red=None), [owned(1, "red", 4)], (), runs, [paid("one", 1, 4)])
+    wanted = use("w", "red", 2, where=WAITING)
+    assert told(facts, wanted) == [Remedy(Helps.BUDGET, gpus=8, envelope=1)]
+
+
+def test_two_caps_that_are_both_too_low_are_raised_together():
+    caps = [capped(1, "root", 2, [1]), capped(2, "red", 3, [1])]
+    facts = facts_of(tree(root=None, red="root"), [owned(1, "red", 8)], caps)
+    assert told(facts, use("w", "red", 8, where=WAITING)) == [
+        Remedy(Helps.FEWER, gpus=2), Remedy(Helps.CAP, gpus=6, cap=1, other_caps=((2, 5),)),
+    ]  # fmt: skip
+
+
+def test_a_cap_is_raised_by_no_more_than_is_needed():
+    """3 of the 8 are paid for by an envelope that is under no cap, and comes after it."""
+    envelopes = [owned(1, "red", 8), owned(2, "red", 3, sharing=Sharing.NONE)]
+    facts = facts_of(tree(red=None), envelopes, [capped(1, "red", 4, [1])])
+    helps = told(facts, use("w", "red", 8, where=WAITING))
+    assert helps == [Remedy(Helps.FEWER, gpus=7), Remedy(Helps.CAP, gpus=1, cap=1)]
+
+
+def test_the_end_of_a_job_is_no_help_after_the_end_of_the_envelope():
+    runs, charges = [use("r", "red", 4)], [paid("r", 1, 4)]
+    facts = facts_of(tree(red=None), [owned(1, "red", 4, end=NOW + HOUR)], (), runs, charges)
+    wanted = use("w", "red", 4, where=WAITING)
+    for end, helps in ((NOW + HOUR / 2, True), (NOW + 2 * HOUR, False)):
+        remedies = told(facts, wanted, {"r": end})
+        assert (Remedy(Helps.ENDS, at=end) in remedies) is helps
+
+
+def test_other_sponsors_are_asked_within_what_a_job_may_borrow():
+    envelopes = [owned(2, "bank", 8, lending=Lending(to=("red",), max=8))]
+    facts = facts_of(tree(red=None, bank=None, cash=None), [owned(1, "red", 2), *envelopes])
+    wanted = use("w", "red", 4, where=WAITING, terms=borrowing("cash", most=2))
+    (ask,) = (one for one in told(facts, wanted) if one.what is Helps.SPONSORS)
+    assert ask == Remedy(Helps.SPONSORS, gpus=2, tenants=("bank",))
+    wanted = use("w", "red", 5, where=WAITING, terms=borrowing("cash", most=2))
+    (ask,) = (one for one in told(facts, wanted) if one.what is Helps.SPONSORS)
+    assert ask == Remedy(Helps.SPONSORS, gpus=3, tenants=("bank",), max_borrow=3)
+
+
+def test_fewer_parts_are_told_as_a_number_of_parts():
+    facts = facts_of(tree(red=None), [owned(1, "red", 1.5)])
+    helps = told(facts, use("w", "red", 4, where=WAITING, milli=500))
+    assert helps[0] == Remedy(Helps.FEWER, gpus=3)
