@@ -5,7 +5,7 @@ The constraint that ruled a node out decides: one table for all who advise, whic
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -109,7 +109,7 @@ def advice(
             helps, fits = _changes(job, code, there, now, pool)
             # A gang that is too large is told so beside.
             suffices = suffices or fits or code is RejectionCode.DOMAIN
-            found += [*helps, *_additions(job, code, rejections, there, now, pool)]
+            found += [*helps, *_additions(job, code, there, now, pool)]
         elif code in _CODES:
             if _CODES[code].busy:
                 found.append(_wait_for_ends(job, may_stop=may_stop))
@@ -206,7 +206,6 @@ def _changes_now(
 def _additions(
     job: JobRequest,
     code: RejectionCode,
-    rejections: Iterable[Rejection],
     nodes: Sequence[Node],
     now: datetime,
     pool: str,

@@ -104,6 +104,17 @@ def outcome(
 
 
 @dataclass(frozen=True)
+class QueueRoom:
+    """How many more jobs of a tenant may wait in a queue."""
+
+    slots: int
+    full: str
+    """Which quota refuses the next one."""
+    again: datetime
+    """When to ask again."""
+
+
+@dataclass(frozen=True)
 class ArraySeen:
     """An array as its rows tell."""
 
@@ -131,6 +142,8 @@ class ArraySeen:
     cancelled: str | None = None
     claimed: int = 0
     """Of those that are RUNNING, the ones that do not run: their slots run others."""
+    queue_room: QueueRoom | None = None
+    """What quotas of queued jobs leave, where its tenant is under one."""
 
 
 @dataclass(frozen=True)
@@ -178,10 +191,18 @@ def decide(seen: ArraySeen) -> ArrayPlan:
         )  # fmt: skip
     room = max(FIRST_SLOTS, seen.placed) - seen.queued
     more = max(min(min(budget, seen.ready) - slots, room), 0)
-    return ArrayPlan(
-        JobState.RUNNING, progress_text(seen.counts, seen.claimed), open=more,
-        wake_at=seen.next_ready,
-    )  # fmt: skip
+    reason, wake_at, left = (
+        progress_text(seen.counts, seen.claimed),
+        seen.next_ready,
+        seen.queue_room,
+    )
+    if left is not None and more > left.slots:
+        # A slot that the queue refuses has failed: it is opened when there is room.
+        more = max(left.slots, 0)
+        wake_at = min(filter(None, (wake_at, left.again)))
+        if not slots and not more:
+            reason = f"{reason}; {left.full}: a slot opens when a job that waits has started"
+    return ArrayPlan(JobState.RUNNING, reason, open=more, wake_at=wake_at)
 
 
 def _why_held(seen: ArraySeen) -> str:

@@ -23,7 +23,7 @@ from longshore.models.checkpointing import (
 from longshore.models.funding import PoolFunding
 from longshore.models.job_request import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RunningWork
-from longshore.models.text import dollars, format_duration
+from longshore.models.text import dollars, in_seconds
 from longshore.scheduling.preemption.costs import cost_of, why_not
 
 _HOUR = timedelta(hours=1)
@@ -101,10 +101,11 @@ def _cannot(
     if work.no_store:
         return f"a save would go nowhere: {work.no_store}"
     if unsaved < policy.min_interval:
-        return f"it saved, or began, {_short(unsaved)} ago: at least {_short(policy.min_interval)}"
+        least = in_seconds(policy.min_interval)
+        return f"it saved, or began, {in_seconds(unsaved)} ago: at least {least}"
     ends = [end for end in (risks.ends_at, risks.taken_at) if end is not None]
     if ends and now + work.checkpoint.takes > min(ends):
-        return f"a save takes {_short(work.checkpoint.takes)}, and the node goes before that"
+        return f"a save takes {in_seconds(work.checkpoint.takes)}, and the node goes before that"
     return None
 
 
@@ -139,7 +140,7 @@ def _weigh(decision: CheckpointDecision, policy: CheckpointPolicy) -> tuple[bool
     if decision.unsaved >= policy.max_interval:
         return (
             True,
-            f"it has not saved for {_short(decision.unsaved)}, the longest that is allowed",
+            f"it has not saved for {in_seconds(decision.unsaved)}, the longest that is allowed",
         )
     largest = max(decision.terms, key=lambda term: term.value)
     if decision.value > decision.cost:
@@ -163,7 +164,3 @@ def _answer(
         lost_gpu_seconds=unsaved.total_seconds() * work.gpus, terms=terms,
         value=sum(term.value for term in terms), write=write, storage=storage, reason=reason,
     )  # fmt: skip
-
-
-def _short(span: timedelta) -> str:
-    return format_duration(timedelta(seconds=round(span.total_seconds())))

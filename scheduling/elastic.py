@@ -1,8 +1,10 @@
 """Malleable jobs: with which size they start, and what comes of another desired size."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain, groupby, pairwise
+from operator import neg
 from typing import NamedTuple
 
 from longshore.models.elastic import Malleable
@@ -19,19 +21,21 @@ def start(
     job: JobRequest,
     place: Callable[[JobRequest], Decision | None],
     otherwise: Callable[[JobRequest], Decision],
-    paid_for: int | None = None,
+    paid_for: int | None,
+    most: Callable[[], int],
 ) -> Decision:
     """Return the decision for a malleable job: on the largest size up to its desired one that
     `place` finds GPUs for now, and that is `paid_for`, where it is not for all.
 
     `place` returns None, and changes nothing, where a job of that size does not start now.
+    None starts on more than `most` GPUs: that is asked where there are several sizes.
     `otherwise` decides for the smallest size: that one may wait, and have a start kept.
     """
     assert job.malleable is not None
     sizes = job.malleable.up_to_target
     if paid_for is not None:
         sizes = tuple(size for size in sizes if size <= paid_for) or sizes[-1:]
-    for size in sizes[:-1]:
+    for size in _within(sizes[:-1], most):
         decision = place(job.at_size(size))
         if decision is not None:
             return _at_size(decision, size, job.malleable, paid_for)
@@ -42,6 +46,14 @@ def start(
         return decision
     reason = f"for {sizes[-1]} GPUs, the fewest of {sizes[-1]} to {sizes[0]}: {decision.reason}"
     return decision.model_copy(update={"reason": reason})
+
+
+def _within(sizes: Sequence[int], most: Callable[[], int]) -> Sequence[int]:
+    """Return those of descending sizes that are not above the most there is."""
+    if not sizes:
+        return sizes
+    found = most()
+    return sizes[bisect_left(sizes, -found, key=neg) :]
 
 
 def _at_size(decision: Decision, size: int, sizes: Malleable, paid_for: int | None) -> Decision:

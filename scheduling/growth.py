@@ -23,7 +23,7 @@ from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import Decision, PackingPolicy, RunningJob
 from longshore.models.preemption import PreemptionPolicy
-from longshore.models.text import amount, count, format_duration, listed
+from longshore.models.text import amount, count, in_seconds, listed
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.growth_times import backs_off_until, idle_since, left_of
 from longshore.scheduling.joining import Joining, larger
@@ -200,7 +200,7 @@ class Look:
         if pool.now < since + wait:
             said = (
                 f"{count(size - job.gpus, 'more GPU')} would be free, the last of them since "
-                f"{_short(pool.now - since)}; it grows when they were for {_short(wait)}"
+                f"{in_seconds(pool.now - since)}; it grows when they were for {in_seconds(wait)}"
             )
             return self._kept(job, said, to=size, again=since + wait)
         hourly = sum(idle[name].price for name, _ in gains)
@@ -228,7 +228,7 @@ class Look:
             return self._kept(job, "a node of it is not ready")
         left = left_of(job, pool.now)
         if left <= max(pool.policy.near_end, _NOTHING):
-            said = f"it should end in {_short(left)}, which is near"
+            said = f"it should end in {in_seconds(left)}, which is near"
             if left <= _NOTHING:
                 said = "it is overdue, and nobody knows when it ends"
             return self._kept(job, said, settled=True)
@@ -236,7 +236,7 @@ class Look:
             times = count(len(job.changed_at), "time")
             said = (
                 f"it was resized or preempted {times} within a day, last "
-                f"{_short(pool.now - job.changed_at[-1])} ago; it may grow from "
+                f"{in_seconds(pool.now - job.changed_at[-1])} ago; it may grow from "
                 f"{again:%H:%M:%S} UTC on"
             )
             return self._kept(job, said, again=again)
@@ -332,7 +332,7 @@ class Look:
             desired=job.sizes.target, to=size, earns=earns,
             stop=recompute + stop.write + starts, added=added, reason="",
         )  # fmt: skip
-        unsaved = _short(max(pool.now - work.unsaved_since, _NOTHING))
+        unsaved = in_seconds(max(pool.now - work.unsaved_since, _NOTHING))
         lost = f"{amount(recompute)} for {unsaved} of work in no save, "
         if job.in_place:
             lost = ""
@@ -340,7 +340,7 @@ class Look:
         if hourly is not None:
             more = count(size - gpus, "more GPU")
             terms += f", {amount(added)} that {more} would bring otherwise"
-        sooner = f"it would end {_short(left - then)} sooner{_measured(job)}"
+        sooner = f"it would end {in_seconds(left - then)} sooner{_measured(job)}"
         if earns > decided.cost:
             sooner = sooner.replace("would end", "ends")
             how = " in place" if job.in_place else ""
@@ -389,7 +389,3 @@ def _spread(sizes: Sequence[int]) -> list[int]:
         return list(sizes)
     apart = (len(sizes) - 1) / (MOST_SIZES - 1)
     return [sizes[round(number * apart)] for number in range(MOST_SIZES)]
-
-
-def _short(span: timedelta) -> str:
-    return format_duration(timedelta(seconds=round(span.total_seconds())))

@@ -21,25 +21,26 @@ def may_come_first(
     """Return whether a job may come first for having waited long, in a pool of these nodes; those
     that are `held` may not."""
     waits_for_funds = policy.funding.held if policy.funding else frozenset[str]()
-    kinds: dict[object, tuple[Node, int]] = {}
-    """Of each kind of node one, with the GPUs of all."""
 
-    def there() -> Iterable[tuple[Node, int]]:
-        if not kinds:  # few jobs are asked about, mostly none
-            for node in nodes:
-                kind = when_empty(node)
-                one, gpus = kinds.get(kind, (node, 0))
-                kinds[kind] = one, gpus + len(node.gpus)
+    @cache  # few jobs are asked about, mostly none
+    def there(labels: tuple[str, ...]) -> Collection[tuple[Node, int]]:
+        """Return of each kind of node one, with the GPUs of all."""
+        kinds: dict[object, tuple[Node, int]] = {}
+        for node in nodes:
+            kind = when_empty(node, labels)
+            one, gpus = kinds.get(kind, (node, 0))
+            kinds[kind] = one, gpus + len(node.gpus)
         return kinds.values()
 
     @cache
     def holds(need: Need, gpus_of_gang: int) -> bool:
+        labels = labels_named((need,))
         if not gpus_of_gang:
-            return any(fits_when_empty(node, need) for node, _ in there())
+            return any(fits_when_empty(node, need) for node, _ in there(labels))
         suits = (
             gpus
-            for node, gpus in there()
-            if first_failure(attributes_of(node, labels_named((need,))), need) is None
+            for node, gpus in there(labels)
+            if first_failure(attributes_of(node, labels), need) is None
         )
         return sum(suits) >= gpus_of_gang
 

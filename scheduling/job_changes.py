@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from longshore.models.constraints import Constraint
+from longshore.models.constraints import Constraint, OnNodes
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
@@ -23,7 +23,7 @@ from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
 from longshore.scheduling.packer import could_ever_place
 from longshore.scheduling.placement.feasibility import when_empty
-from longshore.scheduling.placement.filters import labels_named
+from longshore.scheduling.placement.filters import all_labels, labels_named
 from longshore.scheduling.placement.state import view_nodes
 from longshore.scheduling.topology import missing_labels
 from longshore.scheduling.unready_nodes import in_the_way_for_good
@@ -213,7 +213,7 @@ def most_gpus(job: JobRequest, nodes: Sequence[Node], now: datetime) -> int:
     0 where it would not fit with fewer either."""
     if job.gang is None:
         return 0
-    views = GangNodes.of(view_nodes(nodes, (), now))
+    views = GangNodes.of(view_nodes(nodes, (), now), all_labels(job, nodes))
 
     def fits(gpus: int) -> bool:
         return gang_could_ever_hold(_with(job, {"gpus": gpus}), views)
@@ -232,7 +232,11 @@ def most_gpus(job: JobRequest, nodes: Sequence[Node], now: datetime) -> int:
 
 def labels_asked(job: JobRequest) -> dict[str, str]:
     """Return labels with which a node satisfies the constraints of the job."""
-    values = {key: _value_for(key, job.constraints) for key in labels_named((job,))}
+    values = {
+        key: _value_for(key, job.constraints)
+        for key in labels_named((job,))
+        if not isinstance(key, OnNodes)
+    }
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -241,6 +245,7 @@ def failing_constraints(job: JobRequest, nodes: Sequence[Node]) -> dict[Constrai
     failing = {
         each: [node for node in nodes if not each.allows(node.labels.get(each.key))]
         for each in job.constraints
+        if not each.why_on_nodes
     }
     return {each: fail for each, fail in failing.items() if fail}
 

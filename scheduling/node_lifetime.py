@@ -118,11 +118,11 @@ def why_too_short(stay: Stay, duration: timedelta, left: timedelta, price: int |
     publish = f", {format_duration(stay.publish)} to publish" if stay.publish else ""
     notice = f"({format_duration(stay.grace)} grace{publish}, {format_duration(stay.end)} margin)"
     works = left - stay.lead
-    had = f"has {format_duration(_to_seconds(left))} left"
+    had = f"has {format_duration(to_seconds(left))} left"
     if works < _SECOND:
         return f"{had}; the job would be asked to leave at once {notice}"
     hourly = stay.gpus * (stay.owned_gpu_price if price is None else price)
-    asked = f"the job would be asked to leave after {format_duration(_to_seconds(works))} {notice}"
+    asked = f"the job would be asked to leave after {format_duration(to_seconds(works))} {notice}"
     earned = dollars(round(works / _HOUR * hourly))
     wants = f"to end there it wants {format_duration(duration)}"
     if not stay.saves:
@@ -144,5 +144,6 @@ def _gpus_of(job: JobRequest) -> float:
     return job.gpus * job.milli / 1000
 
 
-def _to_seconds(span: timedelta) -> timedelta:
+def to_seconds(span: timedelta) -> timedelta:
+    """Return a span without its fraction of a second."""
     return timedelta(seconds=int(span.total_seconds()))

@@ -16,31 +16,26 @@ from longshore.models.placement import (
     RejectionCode,
 )
 from longshore.models.start_range import StartRange
-from longshore.models.text import count, format_gpus
+from longshore.models.text import count
 from longshore.scheduling import elastic
 from longshore.scheduling.funding.where_paid import paid_first
 from longshore.scheduling.gangs.decision import place_gang
 from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
+from longshore.scheduling.gangs.rooms import most_now
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.feasibility import could_ever_hold
 from longshore.scheduling.placement.feasibility import explain as explain_rejection
+from longshore.scheduling.placement.filters import all_labels
 from longshore.scheduling.placement.gpus import Chosen
 from longshore.scheduling.placement.mix import mix_of
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.scoring import provider_for
 from longshore.scheduling.placement.state import Need, view_nodes
-from longshore.scheduling.words import format_link, format_part, format_rejected, format_terms
+from longshore.scheduling.words import format_link, format_place, format_rejected, format_terms
 
 ALTERNATIVES = 3
 """Candidates that a decision keeps beside the best one when it need not explain itself fully."""
-_BUSY = {
-    RejectionCode.CPU, RejectionCode.RAM, RejectionCode.STORAGE, RejectionCode.POWER,
-    RejectionCode.MIG_BUSY, RejectionCode.SHARES_BUSY, RejectionCode.NOT_ALONE,
-    RejectionCode.GPUS_BUSY,
-    RejectionCode.RESERVED,
-}  # fmt: skip
-"""Constraints that what runs on a node may have caused."""
 
 
 def place(
@@ -67,16 +62,24 @@ def place(
             decision = of_size(sized)
             return decision if decision.kind is PlacementKind.EXISTING_NODE else None
 
-        return elastic.start(job, start_now, of_size, policy.most_paid_for(job.id))
+        def most() -> int:
+            views = view_nodes(nodes, (), now)
+            if job.gang is None:
+                return max((view.free.bit_count() for view in views), default=0)
+            return most_now(
+                job, job.gang, GangNodes.of(views, all_labels(job, nodes)), policy, now
+            )
+
+        return elastic.start(job, start_now, of_size, policy.most_paid_for(job.id), most)
     paid = paid_first(job, policy.funding)
     if paid is not None:
         decision = place(paid, nodes, policy, now, explain=explain, recent=recent)
         if decision.kind is PlacementKind.EXISTING_NODE:
             return decision
-    views = view_nodes(nodes, (), now)
+    views, labels = view_nodes(nodes, (), now), all_labels(job, nodes)
     if job.gang is not None:
-        return place_gang(job, GangNodes.of(views), policy, now, explain=explain)
-    columns = Columns(views, now)
+        return place_gang(job, GangNodes.of(views, labels), policy, now, explain=explain)
+    columns = Columns(views, now, labels=labels)
     mix = mix_of([job], recent, sum(len(view.holds) for view in views), policy)
     scan = Scanner(columns, policy, mix).scan(Need.of(job, policy))
     best = scan.best(1 + ALTERNATIVES)
@@ -101,7 +104,8 @@ def could_ever_place(job: JobRequest, nodes: Sequence[Node], now: datetime) -> b
     one its smallest size."""
     job = job.smallest
     if job.gang is not None:
-        return gang_could_ever_hold(job, GangNodes.of(view_nodes(nodes, (), now)))
+        views = view_nodes(nodes, (), now)
+        return gang_could_ever_hold(job, GangNodes.of(views, all_labels(job, nodes)))
     return any(could_ever_hold(node, job) for node in nodes)
 
 
@@ -120,10 +124,7 @@ def placed_on(
 ) -> Decision:
     """Return the decision for the first of these candidates, of so many that there are."""
     chosen = candidates[0]
-    where = format_gpus(chosen.gpu_indices)
-    if not job.gpu.whole:
-        where = format_part(job, chosen.gpu_indices, chosen.slices)
-    where += format_link(chosen.link)
+    where = format_place(job, chosen.gpu_indices, chosen.slices) + format_link(chosen.link)
     return Decision.trusted(
         job_id=job.id,
         kind=PlacementKind.EXISTING_NODE,
@@ -165,9 +166,7 @@ def moved_to(decision: Decision, chosen: Chosen, node_id: str, job: JobRequest) 
 
 
 def _at(decision: Decision, chosen: Chosen, node_id: str, job: JobRequest, why: str) -> Decision:
-    where = format_gpus(chosen.indices)
-    if not job.gpu.whole:
-        where = format_part(job, chosen.indices, chosen.slices)
+    where = format_place(job, chosen.indices, chosen.slices)
     return decision.model_copy(
         update={
             "node_id": node_id, "gpu_indices": chosen.indices, "slices": chosen.slices,
@@ -224,22 +223,11 @@ def waits_as(job: JobRequest, other: Decision) -> Decision:
 
 def behind_reservations(job: JobRequest, policy: PackingPolicy) -> str:
     """Return what a job is told that comes after as many reservations as there may be."""
-    ahead = f"{policy.starts_kept} {job.tier} jobs before it have reservations"
-    return f"its start is not known while {ahead}"
-
-
-def no_start_known(rejected: dict[RejectionCode, int], holders: int) -> str:
-    """Return what a job is told that nothing known makes room for, on so many nodes that could
-    hold it when empty and with time left."""
-    if _BUSY & rejected.keys():
-        return "what runs there is not known to end in time for it"
-    whys = {RejectionCode.STATE: "not ready", RejectionCode.EXPIRY: "too near its end"}
-    why = " or ".join(words for code, words in whys.items() if code in rejected)
-    if not why:
-        return ""
-    if holders == 1:
-        return f"the node that could hold it is {why}"
-    return f"each of the {holders} nodes that could hold it is {why}"
+    kept = policy.starts_kept
+    if not kept:
+        return "its start is not known: this pool keeps no starts"
+    have = "has a reservation" if kept == 1 else "have reservations"
+    return f"its start is not known while {count(kept, f'{job.tier} job')} before it {have}"
 
 
 def candidates_of(scan: Scan) -> tuple[Candidate, ...]:

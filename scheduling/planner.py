@@ -7,7 +7,6 @@ from functools import cached_property, partial
 
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
-from longshore.models.node import Node
 from longshore.models.placement import (
     CyclePlan,
     Decision,
@@ -16,7 +15,6 @@ from longshore.models.placement import (
     Reservation,
 )
 from longshore.models.start_range import StartRange
-from longshore.models.text import format_gpus
 from longshore.models.topology import Gang
 from longshore.scheduling import bulk, elastic
 from longshore.scheduling.bulk.collector import paused
@@ -24,7 +22,8 @@ from longshore.scheduling.durations import ends_of
 from longshore.scheduling.funding.where_paid import paid_first
 from longshore.scheduling.gangs.decision import place_gang
 from longshore.scheduling.gangs.nodes import GangNodes
-from longshore.scheduling.gangs.offers import need_of_share
+from longshore.scheduling.gangs.offers import hold_of_share
+from longshore.scheduling.gangs.rooms import most_now
 from longshore.scheduling.gangs.start import first_gang_start
 from longshore.scheduling.order import noted
 from longshore.scheduling.packer import (
@@ -32,7 +31,6 @@ from longshore.scheduling.packer import (
     behind_reservations,
     candidates_of,
     moved_to,
-    no_start_known,
     placing,
     rejections_of,
     started_among,
@@ -41,15 +39,16 @@ from longshore.scheduling.packer import (
 )
 from longshore.scheduling.placement import rearranging
 from longshore.scheduling.placement.columns import Columns
-from longshore.scheduling.placement.gpus import Chosen, mask_of
+from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.holders import Holders
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.placement.rearranging import Rearranging, Taken, hold_of
 from longshore.scheduling.placement.reservations import NoStart, first_start, open_from
 from longshore.scheduling.placement.scan import Scan, Scanner
-from longshore.scheduling.placement.state import Hold, Need, idle_gpus
+from longshore.scheduling.placement.state import Hold, Need
 from longshore.scheduling.start_range import Ends, last_before, when
 from longshore.scheduling.wait_answers import WaitAnswers
-from longshore.scheduling.words import format_part
+from longshore.scheduling.words import format_place
 
 
 class Planner:
@@ -81,7 +80,7 @@ class Planner:
         """Where jobs are now that were placed elsewhere, or found no room, at first."""
         self._reserved_by_tier: Counter[Tier] = Counter()
         self._no_start = NoStart()
-        self._holders: dict[Need, int] = {}
+        self._holders: dict[Need, Holders] = {}
         """Nodes that could hold jobs with these needs, which wait; whatever their time."""
         self._told = WaitAnswers(columns)
 
@@ -138,7 +137,7 @@ class Planner:
     def _has_no_room(self, job: JobRequest) -> bool:
         """Return whether a job finds neither room nor a start, since one like it found none."""
         if job.malleable is not None:
-            return False  # of other sizes that says nothing: they run longer, or shorter
+            return bool(self._told.of_malleable(job, self.policy))
         if job.gang is None:
             return self._told.has_no_room(self._need_of(job))
         return self._told.of_gang(Need.of(job, self.policy), job.gang) is not None
@@ -175,9 +174,7 @@ class Planner:
         """Decide for the next job; with `explain` name every candidate and rejection. One that
         may start unfunded starts where somebody pays, if it can, before anywhere else."""
         if job.malleable is not None:
-            start_now = partial(self._start_now, explain=explain)
-            paid_for = self.policy.most_paid_for(job.id)
-            return elastic.start(job, start_now, partial(self.decide, explain=explain), paid_for)
+            return self._decide_malleable(job, explain)
         paid = paid_first(job, self.policy.funding)
         if paid is not None and not self._has_no_room(job):
             started = self._start_as(paid, explain)
@@ -186,6 +183,23 @@ class Planner:
         if job.gang is None:
             return self._decide_one(job, explain)
         return self._decide_gang(job, job.gang, explain)
+
+    def _decide_malleable(self, job: JobRequest, explain: bool) -> Decision:
+        if not explain and (told := self._told.of_malleable(job, self.policy)):
+            return waits_as(job, told)
+        decision = elastic.start(
+            job, partial(self._start_now, explain=explain), partial(self.decide, explain=explain),
+            self.policy.most_paid_for(job.id), partial(self._most_now, job),
+        )  # fmt: skip
+        if decision.kind is not PlacementKind.EXISTING_NODE and decision.estimated_start is None:
+            self._told.note_malleable(job, self.policy, decision)
+        return decision
+
+    def _most_now(self, job: JobRequest) -> int:
+        """Return a number of GPUs above which no size of a malleable job starts now."""
+        if job.gang is None:
+            return self.columns.most_free
+        return most_now(job, job.gang, self._gang_nodes, self.policy, self.now)
 
     def _start_now(self, job: JobRequest, *, explain: bool) -> Decision | None:
         """Start a malleable job of this size where it finds room as it is; None, and nothing
@@ -269,7 +283,7 @@ class Planner:
         for node_id, gpu_indices in decision.held:
             position = self._gang_nodes.positions[node_id]
             node = self.columns.views[position].node
-            hold = _hold_of_share(job, need, node, gpu_indices, self.now)
+            hold = hold_of_share(job, need, node, gpu_indices, self.now)
             self._rearranging.take(Taken(job, need, position, hold, None))
         return decision
 
@@ -286,7 +300,7 @@ class Planner:
         for node_id, gpu_indices in shares:
             position = self._gang_nodes.positions[node_id]
             node = self.columns.views[position].node
-            kept.append((position, _hold_of_share(job, need, node, gpu_indices, start)))
+            kept.append((position, hold_of_share(job, need, node, gpu_indices, start)))
         between, ends = self._when(job, start, kept)
         for (node_id, gpu_indices), (position, hold) in zip(shares, kept, strict=True):
             self.columns.reserve(position, hold._replace(ends=ends))
@@ -313,19 +327,18 @@ class Planner:
         return decision
 
     def _defer(self, job: JobRequest, scan: Scan) -> Decision:
-        self._holders[scan.need.but_for_time()] = len(scan.holders)
-        if not len(scan.holders):
+        holders = Holders.of(self.columns, scan.holders)
+        self._holders[scan.need.but_for_time()] = holders
+        if not holders.nodes:
             return waiting(job, scan)
         if self._is_full(job.tier):
             return waiting(job, scan, behind_reservations(job, self.policy))
         found = self._first_start(scan)
         if found is None:
-            return waiting(job, scan, no_start_known(scan.rejected, len(scan.holders)))
+            return waiting(job, scan, holders.why_no_start(scan.need))
         position, start = found
         reservation, between = self._reserve(job, scan.need, position, start)
-        what = format_gpus(reservation.gpu_indices)
-        if not job.gpu.whole:
-            what = format_part(job, reservation.gpu_indices, reservation.slices)
+        what = format_place(job, reservation.gpu_indices, reservation.slices)
         outlook = (
             f"it waits for {what} of {reservation.node_id} "
             f"until about {start:%Y-%m-%d %H:%M:%S} UTC"
@@ -384,14 +397,3 @@ class Planner:
         )
         self.reservations.append(reservation)
         return reservation, between
-
-
-def _hold_of_share(
-    job: JobRequest, whole: Need, node: Node, gpu_indices: Sequence[int], start: datetime
-) -> Hold:
-    """Return what a gang has of one node."""
-    need = need_of_share(whole, len(gpu_indices))
-    idle = mask_of(idle_gpus(job, node, gpu_indices))
-    mask = mask_of(gpu_indices) | idle
-    host = need.host(node.gpu_power)
-    return Hold(job.id, mask, host, start, whole.end_from(start), idle=idle)

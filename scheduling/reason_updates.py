@@ -33,6 +33,8 @@ class Stored(NamedTuple):
     """The constraints that ruled nodes out."""
     counted_as: int | None = None
     start: datetime | None = None
+    start_told: datetime | None = None
+    """The start that was news last; None where that is `start`."""
     words: str = ""
     at: datetime | None = None
     told: str | None = None
@@ -53,10 +55,11 @@ def to_write(
 ) -> list[Written]:
     """Return the decisions about waiting jobs that say something else than what is stored.
 
-    Another kind of answer, other constraints, another class, or a start that was not known or
-    moves by more than a minute and a tenth: that is news, and all of it is written. Of decisions
-    that differ in words alone, as in how many nodes a constraint rules out, the oldest few are,
-    and none within ten seconds of the last. A job that is set aside once more rests once more.
+    Another kind of answer, other constraints, another class, or a start that was not known or has
+    moved by more than a minute and a tenth since it was news: that is news, and all of it is
+    written. Of decisions that differ in words alone, as in how many nodes a constraint rules out,
+    the oldest few are, and none within ten seconds of the last. A job that is set aside once more
+    rests once more.
     """
     written: list[Written] = []
     stale: list[tuple[datetime, int, Written]] = []
@@ -67,7 +70,8 @@ def to_write(
         elif decision.reason != before.words:
             at = before.at or _BEFORE_ALL
             if at <= now - _WORDS_LAST:
-                stale.append((at, place, Written(decision, before.attempt, False)))
+                told = Written(_as_told(decision, before), before.attempt, False)
+                stale.append((at, place, told))
     written += [each for *_, each in heapq.nsmallest(_WORDS_AT_MOST, stale, key=_first_two)]
     return written
 
@@ -112,10 +116,19 @@ def _is_news(decision: Decision, before: Stored, now: datetime) -> bool:
         return True
     if decision.counted_as != before.counted_as or decision.rejected.keys() != before.codes:
         return True
-    start, known = decision.estimated_start, before.start
+    start, known = decision.estimated_start, before.start_told or before.start
     if start is None or known is None:
         return (start is None) != (known is None)
     return abs(start - known) > max(_A_MINUTE, (known - now) / _TENTH)
+
+
+def _as_told(decision: Decision, before: Stored) -> Decision:
+    """Return a decision that is no news, with the start that was: a start that creeps is news in
+    the end."""
+    told = before.start_told or before.start
+    if told == decision.estimated_start:
+        return decision
+    return decision.model_copy(update={"start_told": told})
 
 
 def _first_two(each: tuple[datetime, int, Written]) -> tuple[datetime, int]:

@@ -47,12 +47,6 @@ def last_before(start: datetime, place: Hold, holds: Iterable[Hold]) -> list[Hol
     return [*found, *(hold for hold in last.values() if hold.end < start)]
 
 
-def range_of(start: datetime, blockers: Iterable[Ends], now: datetime) -> StartRange | None:
-    """Return between when and when a place is free that is kept from `start` on, for eight of ten
-    such places; None where nothing is known of how far that is off."""
-    return _range_of(start, _free_at(blockers, now))
-
-
 def when(
     start: datetime,
     blockers: Iterable[Ends],
@@ -61,8 +55,9 @@ def when(
     ran: timedelta,
     now: datetime,
 ) -> tuple[StartRange | None, tuple[datetime, ...]]:
-    """Return that, and when a job may end that begins then and probably `takes` so long, each as
-    likely; no ends where neither is known as more than one moment."""
+    """Return between when and when a place is free that is kept from `start` on, for eight of ten
+    such places, and when a job may end that begins then and probably `takes` so long, each as
+    likely; no range, or no ends, where they are known as no more than one moment."""
     free = _free_at(blockers, now)
     return _range_of(start, free), _ends_after(start, free, takes, learnt, ran)
 

@@ -159,7 +159,10 @@ def _why_unpaid(job: JobRequest, policy: PackingPolicy, *, held: bool = False) -
     are asked for and it starts all the same."""
     if held and not (policy.funding and job.id in policy.funding.held):
         return ""
-    return policy.unfunded.get(job.id, "")
+    why = policy.unfunded.get(job.id, "")
+    if not why and not held and policy.funding and job.id in policy.funding.own_nodes:
+        return policy.funding.own_nodes[job.id].why_on_nodes
+    return why
 
 
 def _about(span: timedelta) -> str:

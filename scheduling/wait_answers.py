@@ -5,13 +5,21 @@ neither room nor a start that is kept for it, one behind it that asks for as muc
 either, whatever the words are by then.
 """
 
+from collections.abc import Hashable
+from operator import attrgetter
 from typing import NamedTuple
 
-from longshore.models.placement import Decision, RejectionCode
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import Decision, PackingPolicy, RejectionCode
 from longshore.models.topology import Gang
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.reservations import NoStart
 from longshore.scheduling.placement.state import Need
+
+_NOT_ASKED = {"id", "submitted_at", "waits_since", "attempt", "priority", "path_behind", "data",
+              "attained", "can_stop", "duration_known", "learnt", "tenant"}  # fmt: skip
+"""What no answer of a plan depends on, but for `data`: what counts of that is in the need."""
+_asked = attrgetter(*(name for name in JobRequest.model_fields if name not in _NOT_ASKED))
 
 
 class _Told(NamedTuple):
@@ -33,6 +41,7 @@ class WaitAnswers:
         self._columns = columns
         self._one: dict[tuple[Need, int], _Told] = {}
         self._gangs: dict[tuple[Need, Gang], tuple[int, Decision]] = {}
+        self._malleable: dict[Hashable, tuple[int, Decision]] = {}
         self._in_vain = NoStart()
         """What asked for room and for a start, and found neither."""
         self._whatever_long: dict[Need, int] = {}
@@ -84,5 +93,20 @@ class WaitAnswers:
         """Take in what a gang was told."""
         self._gangs[need, gang] = self._columns.version, decision
 
+    def of_malleable(self, job: JobRequest, policy: PackingPolicy) -> Decision | None:
+        """Return what a malleable job is told, where one was that asks for the same sizes."""
+        told = self._malleable.get(_asked_in_sizes(job, policy))
+        return told[1] if told and told[0] == self._columns.version else None
+
+    def note_malleable(self, job: JobRequest, policy: PackingPolicy, decision: Decision) -> None:
+        """Take in what a malleable job was told."""
+        self._malleable[_asked_in_sizes(job, policy)] = self._columns.version, decision
+
     def _key(self, need: Need) -> tuple[Need, int]:
         return need.but_for_time(), self._columns.trait_sets.ended_before(need.must_last)
+
+
+def _asked_in_sizes(job: JobRequest, policy: PackingPolicy) -> Hashable:
+    """Return all that decides on which sizes of a malleable job there is room for."""
+    paid_on = policy.funding.only_on.get(job.id) if policy.funding else None
+    return _asked(job), Need.of(job, policy), policy.most_paid_for(job.id), paid_on

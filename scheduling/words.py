@@ -31,6 +31,11 @@ def format_part(job: JobRequest, gpus: Sequence[int], slices: int = 0) -> str:
     return f"{part} of {'each of ' if len(gpus) > 1 else ''}{format_gpus(gpus)}"
 
 
+def format_place(job: JobRequest, gpus: Sequence[int], slices: int = 0) -> str:
+    """Return ``GPUs 0-3``, or of a job that shares them what it has there."""
+    return format_gpus(gpus) if job.gpu.whole else format_part(job, gpus, slices)
+
+
 def format_terms(terms: ScoreTerms) -> str:
     """Return ``, score 0.645``, or `` by keep-room, value -0.412 (room for 8 GPUs -0.375)``."""
     if terms.rule is PackingRule.SEED_SCORE:

@@ -28,7 +28,9 @@ from longshore.scheduling.bulk.arrays import (
 )
 from longshore.scheduling.bulk.compiling import entry, inner
 from longshore.scheduling.bulk.questions import KEEP_ROOM
-from longshore.scheduling.bulk.residuals import EMPTIER, EPSILON, residual_of_class
+from longshore.scheduling.bulk.residuals import residual_of_class
+from longshore.scheduling.placement.keep_room import EMPTIER
+from longshore.scheduling.placement.slots import EPSILON
 
 NO_POSITION = np.int32(2**31 - 1)
 

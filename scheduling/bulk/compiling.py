@@ -11,7 +11,10 @@ from typing import Any
 
 from numba import njit
 
+from longshore.scheduling.placement.headroom import TINY
+from longshore.scheduling.placement.keep_room import EMPTIER
 from longshore.scheduling.placement.layouts import FITS
+from longshore.scheduling.placement.slots import EPSILON
 
 
 def entry(function: Callable[..., Any]) -> Any:
@@ -35,7 +38,7 @@ _njit: Any = njit
 def _sources() -> str:
     files = sorted(Path(__file__).parent.glob("*.py"))
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in files))
-    return f"{digest.hexdigest()} {FITS}"
+    return f"{digest.hexdigest()} {FITS} {EPSILON} {TINY} {EMPTIER}"
 
 
 _STAMP = _sources()

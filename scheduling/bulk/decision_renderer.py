@@ -17,12 +17,12 @@ from longshore.scheduling.bulk.questions import NEVER, NO_START, PLACED, RESERVE
 from longshore.scheduling.bulk.tables import Tables
 from longshore.scheduling.packer import (
     behind_reservations,
-    no_start_known,
     placed_on,
     waits,
     waits_as,
 )
 from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.holders import Holders
 from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.layouts import CODES
 from longshore.scheduling.placement.links import slowest_link
@@ -56,7 +56,7 @@ class DecisionRenderer:
         ]  # fmt: skip
         self.alike: list[int] = []
         """By row of a need: a number. Needs that differ in time and data alone have the same."""
-        self.holders: dict[int, int] = {}
+        self.holders: dict[int, Holders] = {}
         """By this number, of needs that wait: nodes that could hold them when empty."""
         self.chosen: dict[int, Chosen] = {}
         """By job that was placed, as far as decisions are made."""
@@ -169,12 +169,12 @@ class DecisionRenderer:
         alike = number, kind, tuple(counts)
         if told := self._told.get(alike):
             return waits_as(job, told)
-        rejected, outlook = rejected_of(counts), ""
+        rejected, outlook, holders = rejected_of(counts), "", self.holders[number]
         if kind == RESERVED_ALL:
             outlook = behind_reservations(job, self._policy)
         elif kind == NO_START:
-            outlook = no_start_known(rejected, self.holders[number])
-        told = self._told[alike] = waits(job, rejected, self.holders[number], outlook)
+            outlook = holders.why_no_start(self._tables.needs[slot])
+        told = self._told[alike] = waits(job, rejected, holders.nodes, outlook)
         return told
 
 

@@ -9,12 +9,11 @@ import numpy as np
 
 from longshore.scheduling.bulk.arrays import CLASSES, RESIDUALS
 from longshore.scheduling.bulk.compiling import entry, inner
+from longshore.scheduling.placement.headroom import TINY
+from longshore.scheduling.placement.keep_room import EMPTIER
+from longshore.scheduling.placement.slots import EPSILON
 
-EPSILON = 1e-6
-TINY = 1e-9
 WHOLE = 1000.0
-EMPTIER = (0.02, 1e-3, 1e-6)
-"""Thousandths that each free thousandth, core and GB of RAM costs: see `keep_room`."""
 
 
 @inner

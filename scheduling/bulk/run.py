@@ -41,6 +41,7 @@ from longshore.scheduling.bulk.tables import HOST_CODES, Tables
 from longshore.scheduling.funding.where_paid import paid_first
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.holders import Holders
 from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.layouts import CODE_NUMBER, FITS
 from longshore.scheduling.placement.reservations import open_from
@@ -149,7 +150,7 @@ class Run:
     def take_back(
         self,
         decision: Decision,
-        holders: int | None,
+        holders: Holders | None,
         no_start: bool,
         is_full: Callable[[Tier], bool],
     ) -> None:
@@ -186,14 +187,14 @@ class Run:
         self._explain(len(self.jobs))
         return tuple(decision for decision in self._decisions if decision is not None)
 
-    def _know_outlook(self, row: int, holders: int, no_start: bool) -> None:
+    def _know_outlook(self, row: int, holders: Holders, no_start: bool) -> None:
         """Take in what jobs wait for whose needs differ from that of a row in their time alone: as
         many nodes could hold them, and those that are as long find no start either."""
         needs, outlooks = self.tables.needs, self.tables.n.outlook
         number = self._renderer.alike[row]
         self._renderer.holders[number] = holders
         for other in self._rows_alike[number]:
-            if not holders:
+            if not holders.nodes:
                 outlooks[other] = NEVER
             elif no_start and needs[other].is_as_long_as(needs[row]):
                 outlooks[other] = NO_START

@@ -23,7 +23,6 @@ from longshore.scheduling.bulk.class_buckets import refresh
 from longshore.scheduling.bulk.compiling import inner
 from longshore.scheduling.bulk.node_heap import offer
 from longshore.scheduling.bulk.questions import ASK_ALONE, ASK_SIGNATURE, DONE, FULL, KEEP_ROOM
-from longshore.scheduling.bulk.residuals import EPSILON
 from longshore.scheduling.bulk.values import (
     ask,
     bound_by_headroom,
@@ -33,6 +32,7 @@ from longshore.scheduling.bulk.values import (
     value_of,
 )
 from longshore.scheduling.placement.layouts import FITS
+from longshore.scheduling.placement.slots import EPSILON
 
 
 @inner

@@ -45,9 +45,9 @@ def place_gang(
     never = None if plan.fits else why_never(job, nodes, policy)
     if never is not None:
         # What runs there does not matter then: the reasons are those of empty nodes.
-        found, offers = never
+        offers = never.offers
         shortage = ("refusal", "limiting_domain", "missing")
-        plan = plan.model_copy(update={name: getattr(found, name) for name in shortage})
+        plan = plan.model_copy(update={name: getattr(never.plan, name) for name in shortage})
     failures = offers.refused
     if not plan.fits:
         failures = failures + [(offer.position, RejectionCode.DOMAIN) for offer in offers.made]
@@ -56,7 +56,7 @@ def place_gang(
     decision = (
         _placing(job, plan, nodes, rejected)
         if plan.fits
-        else _waiting(job, plan, offers, rejected, never is None)
+        else _waiting(job, plan, offers, rejected, never.text if never else "")
     )
     if not explain:
         return decision
@@ -119,15 +119,14 @@ def _waiting(
     plan: GangPlan,
     offers: Offers,
     rejected: dict[RejectionCode, int],
-    ever: bool,
+    never: str,
 ) -> Decision:
     summary = format_rejected(rejected)
     if not offers.made and not offers.refused:
         reason = f"no node can take it now; {summary}"
-    elif ever:
-        reason = f"no nodes can take it together now: {plan.refusal} ({summary})"
     else:
-        reason = f"no known nodes could ever hold it together: {plan.refusal} ({summary})"
+        why = never or f"no nodes can take it together now: {plan.refusal}"
+        reason = f"{why} ({summary})"
     fast = job.tier is Tier.FAST
     return Decision(
         job_id=job.id,

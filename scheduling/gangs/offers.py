@@ -5,20 +5,21 @@ that takes 8 of 16 GPUs takes half of them; power goes with the GPUs anyway. So 
 that a node can give, and a plan need only count GPUs.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from longshore.models.job_request import JobRequest
-from longshore.models.node import NodeState
+from longshore.models.node import Node, NodeState
 from longshore.models.placement import PackingPolicy, RejectionCode
 from longshore.models.resources import UNLIMITED, HostAmounts
 from longshore.models.topology import Gang, SameConformance
 from longshore.scheduling.gangs.nodes import Fact, GangNodes, Kind, domain_for
 from longshore.scheduling.placement.feasibility import HOST_CODES
 from longshore.scheduling.placement.filters import Attributes, first_failure
+from longshore.scheduling.placement.gpus import mask_of
 from longshore.scheduling.placement.reservations import gpus_open_from
-from longshore.scheduling.placement.state import EPSILON, Need, NodeView
+from longshore.scheduling.placement.state import EPSILON, Hold, Need, NodeView, idle_gpus
 from longshore.scheduling.topology import DomainKey
 
 _UNLIMITED = 1 << 30
@@ -154,6 +155,17 @@ def need_of_share(whole: Need, gpus: int) -> Need:
         gpus=gpus, cpus=whole.cpus * part, ram=whole.ram * part,
         storage=whole.storage * part,
     )  # fmt: skip
+
+
+def hold_of_share(
+    job: JobRequest, whole: Need, node: Node, gpu_indices: Sequence[int], start: datetime
+) -> Hold:
+    """Return what a gang has of one node."""
+    need = need_of_share(whole, len(gpu_indices))
+    idle = mask_of(idle_gpus(job, node, gpu_indices))
+    mask = mask_of(gpu_indices) | idle
+    host = need.host(node.gpu_power)
+    return Hold(job.id, mask, host, start, whole.end_from(start), idle=idle)
 
 
 class _Unsuited:

@@ -4,6 +4,7 @@ Everything here is whole numbers of GPUs; what a node can give has been settled 
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from longshore.models.gang import GangPacking
@@ -85,6 +86,45 @@ class Shelf:
         if self._seed or largest < gpus:
             return largest
         return min(left for left in self._by_left if left >= gpus)
+
+
+def fewest_gpus(left: Iterable[tuple[int, int]], gpus: int) -> list[tuple[int, int]]:
+    """Return the nodes that have as few GPUs as can be of which `gpus` can be taken, of few nodes
+    where several have as few: what a gang leaves whole for its spares is most then.
+
+    Nodes are given with what each has left, and of those with equally much the first go first.
+    There must be enough.
+    """
+    by_left: dict[int, list[int]] = {}
+    for node, free in left:
+        if free:
+            by_left.setdefault(free, []).append(node)
+    # Sums of nodes that are alike, by powers of two of them: bit n of a number is the sum of n.
+    items = [
+        (size, some)
+        for size in sorted(by_left, reverse=True)
+        for some in _parts(len(by_left[size]))
+    ]
+    reached = [1]
+    for size, some in items:
+        reached.append(reached[-1] | reached[-1] << size * some)
+    above = reached[-1] >> gpus
+    rest = gpus + (above & -above).bit_length() - 1
+    taken: Counter[int] = Counter()
+    for (size, some), before in zip(reversed(items), reversed(reached[:-1]), strict=True):
+        if not before >> rest & 1:
+            taken[size] += some
+            rest -= size * some
+    return [(node, size) for size in taken for node in by_left[size][: taken[size]]]
+
+
+def _parts(count: int) -> list[int]:
+    """Return numbers of which some add up to each one up to `count`: 1, 2, 4 and a rest."""
+    parts: list[int] = []
+    while count:
+        parts.append(min(1 << len(parts), count))
+        count -= parts[-1]
+    return parts
 
 
 def _in_one_domain(

@@ -8,12 +8,13 @@ then fewest nodes.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from longshore.models.gang import DomainRoom, GangPacking, GangPlan, NodeShare, PlannedGroup
 from longshore.models.job_request import JobRequest
 from longshore.models.placement import PackingPolicy
 from longshore.models.topology import Gang, SameConformance
-from longshore.scheduling.gangs.nodes import GangNodes, Kind
+from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import (
     Answers,
     Offer,
@@ -22,8 +23,15 @@ from longshore.scheduling.gangs.offers import (
     offers_now,
     offers_when_empty,
 )
-from longshore.scheduling.gangs.packing import Assigned, Shelf, assign, assign_with_spares
-from longshore.scheduling.gangs.words import refuse, without_spares
+from longshore.scheduling.gangs.packing import (
+    Assigned,
+    Shelf,
+    assign,
+    assign_with_spares,
+    fewest_gpus,
+)
+from longshore.scheduling.gangs.rooms import room_by_domain, sets_of_like, total
+from longshore.scheduling.gangs.words import never, refuse, without_spares
 from longshore.scheduling.placement.links import choose_gpus
 from longshore.scheduling.placement.state import Need
 from longshore.scheduling.topology import Domain, DomainKey, rack_of
@@ -51,7 +59,7 @@ def plan_gang(
     domains = nodes.domains(gang)
     # Names settle every tie, so the order of the input does not.
     made = sorted(offers.made, key=lambda offer: offer.view.node.id)
-    sets = _alike(made, gang)
+    sets = sets_of_like(made, gang)
     found = [filling for alike in sets if (filling := _fill(job, gang, alike, policy)) is not None]
     if found:
         best = min(found, key=lambda filling: filling.preference(gang))
@@ -85,11 +93,19 @@ def could_ever_hold(job: JobRequest, nodes: GangNodes) -> bool:
     return could_hold(job, offers_when_empty(job, gang_of(job), nodes).made, PackingPolicy())
 
 
-def why_never(
-    job: JobRequest, nodes: GangNodes, policy: PackingPolicy
-) -> tuple[GangPlan, Offers] | None:
-    """Return the refusal of a gang that the nodes could not even hold when empty and with time
-    left, and what each would offer then; None where they could."""
+class Never(NamedTuple):
+    """A gang that nodes could not even hold when empty and with time left."""
+
+    plan: GangPlan
+    """With its refusal."""
+    offers: Offers
+    """What each node would offer then."""
+    text: str
+    """The refusal in a sentence."""
+
+
+def why_never(job: JobRequest, nodes: GangNodes, policy: PackingPolicy) -> Never | None:
+    """Return why the nodes could never hold a gang; None where they could."""
     gang = gang_of(job)
     whole = Need.of(job, PackingPolicy())
     if nodes.hold_when_empty(whole, gang):
@@ -100,7 +116,10 @@ def why_never(
         return None
     made = sorted(offers.made, key=lambda offer: offer.view.node.id)
     domains = [domain._replace(free=domain.gpus) for domain in nodes.domains(gang)]
-    return _refused(job, gang, made, domains, policy), offers
+    plan = _refused(job, gang, made, domains, policy)
+    needs_no_spares = gang.model_copy(update={"spares_required": False})
+    alone = job.model_copy(update={"gang": needs_no_spares})
+    return Never(plan, offers, never(plan.refusal, lacks_spares=could_hold(alone, made, policy)))
 
 
 def _refused(
@@ -112,8 +131,8 @@ def _refused(
 ) -> GangPlan:
     """Return why a gang does not fit on what nodes offer, in the order of their names."""
     nothing: list[Offer] = []
-    sets = _alike(made, gang)
-    most = max(sets, key=_total, default=nothing)
+    sets = sets_of_like(made, gang)
+    most = max(sets, key=total, default=nothing)
     refused = refuse(job, gang, policy.gang_packing, most, domains, len(made))
     alone = [filling for alike in sets for filling in _fillings(job, gang, alike, policy)]
     if not alone:
@@ -127,10 +146,12 @@ def could_hold(job: JobRequest, offers: Iterable[Offer], policy: PackingPolicy) 
     gang = gang_of(job)
     made = sorted(offers, key=lambda offer: offer.view.node.id)
     if gang.spares_per_group and gang.spares_required:
-        return any(_fill(job, gang, alike, policy) is not None for alike in _alike(made, gang))
+        return any(
+            _fill(job, gang, alike, policy) is not None for alike in sets_of_like(made, gang)
+        )
     return any(
         assign(room_by_domain(alike), job.gpus, gang, policy.gang_packing) is not None
-        for alike in _alike(made, gang)
+        for alike in sets_of_like(made, gang)
     )
 
 
@@ -138,30 +159,6 @@ def gang_of(job: JobRequest) -> Gang:
     if job.gang is None:
         raise ValueError(f"job {job.id} has no gang: it stays on one node")
     return job.gang
-
-
-def room_by_domain(offers: Iterable[Offer]) -> dict[DomainKey, int]:
-    """Return the GPUs that each domain could give."""
-    room: Counter[DomainKey] = Counter()
-    for offer in offers:
-        room[offer.domain] += offer.gpus
-    return room
-
-
-def _alike(offers: Sequence[Offer], gang: Gang) -> list[list[Offer]]:
-    """Return the sets of nodes that a plan may be made on: of one flavor, and one fingerprint."""
-    rule = gang.same_conformance
-    by_kind: dict[Kind, list[Offer]] = {}
-    by_flavor: dict[str, list[Offer]] = {}
-    for offer in offers:
-        flavor, conformance = offer.kind
-        by_kind.setdefault((flavor, conformance), []).append(offer)
-        by_flavor.setdefault(flavor, []).append(offer)
-    if rule is SameConformance.IGNORE or len(by_kind) == len(by_flavor):
-        return list(by_flavor.values())
-    if rule is SameConformance.REQUIRE:
-        return list(by_kind.values())
-    return [*by_kind.values(), *by_flavor.values()]
 
 
 def _fill(
@@ -178,8 +175,9 @@ def _fillings(
 ) -> "Iterator[_Filling]":
     """Yield the groups on these nodes with the spares that are left for them, the best first.
 
-    After the first way come those for a gang that needs all of its spares: a domain that had too
-    few for its groups gets a group less, until the groups fit no more.
+    After the first way come those for a gang that needs all of its spares: its groups share nodes,
+    so that more are left whole; and a domain that had too few for its groups gets a group less,
+    until the groups fit no more.
     """
     by_domain: dict[DomainKey, list[Offer]] = {}
     for offer in offers:
@@ -190,8 +188,11 @@ def _fillings(
         ways = [assign(room, job.gpus, gang, policy.gang_packing)]
         if needs_all:
             ways.append(assign_with_spares(room, job.gpus, gang))
-        found = [_filled(assigned, gang, by_domain, policy) for assigned in ways if assigned]
+        able = [assigned for assigned in ways if assigned]
+        found = [_filled(assigned, gang, by_domain, policy) for assigned in able]
         yield from found
+        if needs_all:
+            yield from (_filled(each, gang, by_domain, policy, tight=True) for each in able)
         if not found or (short := found[0].short_of(gang.spares_per_group)) is None:
             return
         key, gpus = short
@@ -203,9 +204,11 @@ def _filled(
     gang: Gang,
     by_domain: Mapping[DomainKey, list[Offer]],
     policy: PackingPolicy,
+    *,
+    tight: bool = False,
 ) -> "_Filling":
     filling = _Filling(by_domain, policy)
-    filling.place(assigned)
+    filling.place(assigned, tight=tight)
     filling.place_spares(gang)
     return filling
 
@@ -237,15 +240,11 @@ def _plan_of(
     )
 
 
-def _total(offers: Sequence[Offer]) -> int:
-    return sum(offer.gpus for offer in offers)
-
-
 class _Filling:
     """The GPUs of nodes while groups and spares take them."""
 
     def __init__(self, by_domain: Mapping[DomainKey, list[Offer]], policy: PackingPolicy) -> None:
-        self.room = {key: _total(offers) for key, offers in by_domain.items()}
+        self.room = {key: total(offers) for key, offers in by_domain.items()}
         """GPUs that each domain could give before anything is placed."""
         self.taken: Counter[DomainKey] = Counter()
         self._policy = policy
@@ -260,15 +259,17 @@ class _Filling:
         self._groups: list[tuple[DomainKey, list[tuple[int, NodeShare]]]] = []
         self._spares: list[list[NodeShare]] = []
 
-    def place(self, assigned: Assigned) -> None:
-        """Give each group its GPUs, in the order of their numbers."""
-        shelves = {
-            key: Shelf(
-                ((number, self._left[number]) for number in self._nodes_of(key)),
-                self._policy.gang_packing,
-            )
-            for key, _ in assigned
-        }
+    def place(self, assigned: Assigned, *, tight: bool) -> None:
+        """Give each group its GPUs, in the order of their numbers; `tight` on nodes that have no
+        more than need be."""
+        wanted: Counter[DomainKey] = Counter()
+        for key, size in assigned:
+            wanted[key] += size
+        shelves: dict[DomainKey, Shelf] = {}
+        for key, gpus in wanted.items():
+            left = [(number, self._left[number]) for number in self._nodes_of(key)]
+            nodes = fewest_gpus(left, gpus) if tight else left
+            shelves[key] = Shelf(nodes, self._policy.gang_packing)
         for key, size in assigned:
             shares = [
                 (number, self._give(number, gpus)) for number, gpus in shelves[key].take(size)

@@ -79,6 +79,14 @@ def without_spares(refused: GangPlan, found: int, domain: str) -> GangPlan:
     )
 
 
+def never(refusal: str, *, lacks_spares: bool) -> str:
+    """Return that no nodes could ever hold a gang. Where its spares alone lack, not all ways to
+    place it were tried."""
+    if lacks_spares:
+        return f"no way was found in which known nodes could ever hold it together: {refusal}"
+    return f"no known nodes could ever hold it together: {refusal}"
+
+
 def _shortage(
     job: JobRequest, gang: Gang, room: Mapping[DomainKey, int]
 ) -> tuple[str, int, Mapping[DomainKey, int]]:

@@ -167,6 +167,13 @@ class Columns:
     def class_count(self) -> int:
         return len(self.classes)
 
+    @property
+    def most_free(self) -> int:
+        """The most GPUs that one node has which no job has."""
+        lived_in = np.flatnonzero(self.size[: self.class_count])
+        layouts: set[int] = set(self.layout[lived_in].tolist())
+        return max((self.layouts[number].free.bit_count() for number in layouts), default=0)
+
     def first_nodes(self, number: int, count: int) -> list[int]:
         """Return the positions of the first `count` nodes of a class."""
         members = self._members_of(number)

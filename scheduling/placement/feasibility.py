@@ -1,18 +1,18 @@
 """Why a node cannot take a job: one sentence with the numbers, and whether it is for good."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from datetime import datetime, timedelta
 
 from longshore.models.departures import CORDONED_BY_HAND, DRAINED_BY_HAND
 from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import PackingPolicy, Rejection, RejectionCode
+from longshore.models.placement import GPUChoice, PackingPolicy, Rejection, RejectionCode
 from longshore.models.resources import HostAmounts
 from longshore.models.text import count, format_duration
 from longshore.models.topology import FLAVOR_LABEL
-from longshore.models.units import format_gb, format_gb_per_second, format_watts
+from longshore.models.units import format_gb, format_gb_per_second, format_watts, plain
 from longshore.models.visible import brief
-from longshore.scheduling.node_lifetime import why_too_short
+from longshore.scheduling.node_lifetime import to_seconds, why_too_short
 from longshore.scheduling.placement.filters import (
     WHY,
     LabelNames,
@@ -21,7 +21,8 @@ from longshore.scheduling.placement.filters import (
     labels_named,
 )
 from longshore.scheduling.placement.parts import lefts_now
-from longshore.scheduling.placement.state import EPSILON, Need, NodeView
+from longshore.scheduling.placement.reservations import open_from
+from longshore.scheduling.placement.state import EPSILON, Hold, Need, NodeView
 from longshore.scheduling.topology import missing_labels
 
 HOST_CODES = (RejectionCode.CPU, RejectionCode.RAM, RejectionCode.STORAGE, RejectionCode.POWER)
@@ -147,7 +148,7 @@ def _expiry_reason(view: NodeView, need: Need, now: datetime) -> str:
         wants += f" and a margin of {format_duration(margin)}"
     if left <= timedelta(0):
         return f"has no time left, {wants}"
-    return f"has {format_duration(_to_seconds(left))} left, {wants}"
+    return f"has {format_duration(to_seconds(left))} left, {wants}"
 
 
 def _host_reason(view: NodeView, need: Need, code: RejectionCode) -> str:
@@ -155,14 +156,18 @@ def _host_reason(view: NodeView, need: Need, code: RejectionCode) -> str:
     wanted = need.host(view.node.gpu_power)
     match code:
         case RejectionCode.CPU:
-            free = f"{_cores(left.cpus)} of {_cores(size.cpus)} cores free"
-            return f"has {free}, job wants {_cores(wanted.cpus)}"
+            digits = _digits(left.cpus, wanted.cpus)
+            free = f"{plain(left.cpus, digits)} of {plain(size.cpus)} cores free"
+            return f"has {free}, job wants {plain(wanted.cpus, digits)}"
         case RejectionCode.RAM:
-            free = f"{_gb(left.ram)} of {_gb(size.ram)} RAM free"
-            return f"has {free}, job wants {_gb(wanted.ram)}"
+            digits = _digits(left.ram, wanted.ram)
+            free = f"{format_gb(left.ram, digits)} of {format_gb(size.ram)} RAM free"
+            return f"has {free}, job wants {format_gb(wanted.ram, digits)}"
         case RejectionCode.STORAGE:
-            free = f"{_rate(left.storage)} of {_rate(size.storage)} storage bandwidth free"
-            return f"has {free}, job wants {_rate(wanted.storage)}"
+            digits = _digits(left.storage, wanted.storage)
+            of = format_gb_per_second(size.storage)
+            free = f"{format_gb_per_second(left.storage, digits)} of {of} storage bandwidth free"
+            return f"has {free}, job wants {format_gb_per_second(wanted.storage, digits)}"
         case _:
             free = f"{format_watts(left.power)} of {format_watts(size.power)} power left"
             each = f" for {count(need.gpus, 'GPU')}" if need.whole or need.gpus > 1 else ""
@@ -172,15 +177,16 @@ def _host_reason(view: NodeView, need: Need, code: RejectionCode) -> str:
 def _vram_reason(view: NodeView, need: Need) -> str:
     enough = view.rooms.roomy(need.vram).bit_count()
     most = max((room for _, room in view.rooms.room), default=0.0)
+    digits = _digits(most, need.vram)
     return (
-        f"has {enough} of {count(view.rooms.count, 'GPU')} with {_gb(need.vram)} of memory to be "
-        f"had (the most is {_gb(most)}), job wants {need.gpus}"
+        f"has {enough} of {count(view.rooms.count, 'GPU')} with {format_gb(need.vram, digits)} of "
+        f"memory to be had (the most is {format_gb(most, digits)}), job wants {need.gpus}"
     )
 
 
 def _busy_reason(view: NodeView, need: Need) -> str:
     usable = (view.rooms.roomy(need.vram) & view.free).bit_count()
-    memory = f" with {_gb(need.vram)}" if need.vram else ""
+    memory = f" with {format_gb(need.vram)}" if need.vram else ""
     return f"has {usable} of {count(view.rooms.count, 'GPU')}{memory} free, job wants {need.gpus}"
 
 
@@ -207,7 +213,7 @@ def _no_share_reason(view: NodeView, need: Need) -> str:
     lefts = lefts_now(view.rooms.room, view.free, view.parts)
     # An engine's thousandths say nothing to its user where its memory is what lacks.
     alone = need.by_memory and not any(left.vram + EPSILON >= need.vram for left in lefts)
-    part = _gb(need.vram) if alone else f"{need.milli}/1000 and {_gb(need.vram)}"
+    part = format_gb(need.vram) if alone else f"{need.milli}/1000 and {format_gb(need.vram)}"
     wants = f"job wants {part} of one GPU"
     roomy = lefts if alone else [left for left in lefts if left.milli >= need.milli]
     if need.gpus > 1:
@@ -217,7 +223,7 @@ def _no_share_reason(view: NodeView, need: Need) -> str:
     if roomy:
         most = max(roomy, key=lambda left: (left.vram, -left.gpu))
         on = "" if alone else f" on a GPU with {need.milli}/1000 left"
-        return f"has {_gb(most.vram)} at most{on} (GPU {most.gpu}), {wants}"
+        return f"has {format_gb(most.vram)} at most{on} (GPU {most.gpu}), {wants}"
     most = max(lefts, key=lambda left: (left.milli, -left.gpu), default=None)
     if most is None:
         return f"has all GPUs held whole, {wants}"
@@ -233,22 +239,23 @@ def _reserved_reason(view: NodeView, need: Need, now: datetime) -> str:
     ahead = [hold for hold in view.reserved if hold.start < need.end_from(now)]
     if not ahead:
         return "is kept for a job that was deferred before it"
-    first = min(ahead, key=lambda hold: (hold.start, hold.job_id))
-    starts_in = format_duration(_to_seconds(first.start - now))
+    ahead.sort(key=lambda hold: (hold.start, hold.job_id))
+    first = next(
+        (hold for hold in ahead if not _fits_beside(view, need, ahead, hold, now)), ahead[0]
+    )
+    starts_in = format_duration(to_seconds(first.start - now))
     return f"would delay {first.job_id}, which is to start there in {starts_in}"
 
 
-def _to_seconds(span: timedelta) -> timedelta:
-    return timedelta(seconds=int(span.total_seconds()))
+def _fits_beside(
+    view: NodeView, need: Need, ahead: Sequence[Hold], last: Hold, now: datetime
+) -> bool:
+    """Return whether the job fits beside the kept starts up to the `last`."""
+    fewer = view.copied()
+    fewer.reserved = list(ahead[: ahead.index(last) + 1])
+    return open_from(fewer, need, now, GPUChoice.FIRST_FREE, free=view.free) is not None
 
 
-def _cores(number: float) -> str:
-    return f"{round(number, 3):g}"
-
-
-def _rate(amount: float) -> str:
-    return format_gb_per_second(round(amount, 3))
-
-
-def _gb(amount: float) -> str:
-    return format_gb(round(amount, 3))
+def _digits(one: float, other: float) -> int:
+    """Return the digits behind the point with which two amounts that differ look it."""
+    return next((n for n in (3, 6) if round(one, n) != round(other, n)), 9)

@@ -11,6 +11,7 @@ A new constraint is an entry of `FILTERS`, with what it looks at in `Attributes`
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
+from longshore.models.constraints import Constraint, OnNodes
 from longshore.models.funding import PaidOn
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
@@ -65,6 +66,9 @@ def attributes_of(node: Node, names: LabelNames = None) -> Attributes:
     """Return what the filters look at of a node, of its labels those of these names."""
     names = sorted(node.labels) if names is None else names
     labels = tuple([(name, node.labels[name]) for name in names if name in node.labels])
+    for name in names:
+        if isinstance(name, OnNodes) and node.id in name.nodes:
+            labels += ((name, ""),)
     return Attributes(
         node.tier, (node.gpu_type.casefold(),), node.container_runtime is not None,
         node.fetches, node.serves, node.conformance or None, node.changed, labels,
@@ -74,6 +78,12 @@ def attributes_of(node: Node, names: LabelNames = None) -> Attributes:
 def labels_named(jobs: Iterable[JobRequest | Need | PaidOn]) -> tuple[str, ...]:
     """Return the names of the labels that jobs ask for, in order, and those who pay for them."""
     return tuple(sorted({each.key for job in jobs if job.constraints for each in job.constraints}))
+
+
+def all_labels(job: JobRequest, nodes: Iterable[Node]) -> LabelNames:
+    """Return the names of all labels, with what a job asks of which nodes they are."""
+    of_nodes = {each.key for each in job.constraints if each.why_on_nodes}
+    return sorted(of_nodes.union(*(node.labels for node in nodes))) if of_nodes else None
 
 
 def first_failure(of: Attributes, need: Need) -> RejectionCode | None:
@@ -133,14 +143,22 @@ def _why_too_old(node: Node, need: Need) -> str:
 
 
 def _other_labels(of: Attributes, need: Need) -> bool:
-    if not need.constraints:
-        return False
+    return not _all_hold(of, [each for each in need.constraints if not each.why_on_nodes])
+
+
+def _all_hold(of: Attributes, constraints: Sequence[Constraint]) -> bool:
+    if not constraints:
+        return True
     labels = dict(of.labels)
-    return not all(each.allows(labels.get(each.key)) for each in need.constraints)
+    return all(each.allows(labels.get(each.key)) for each in constraints)
 
 
 def _why_other_labels(node: Node, need: Need) -> str:
-    failed = [each for each in need.constraints if not each.allows(node.labels.get(each.key))]
+    failed = [
+        each
+        for each in need.constraints
+        if not each.why_on_nodes and not each.allows(node.labels.get(each.key))
+    ]
     keys = dict.fromkeys(each.key for each in failed)
     has = [
         brief(f"{key}={node.labels[key]}") if key in node.labels else f"no label {key}"
@@ -151,6 +169,16 @@ def _why_other_labels(node: Node, need: Need) -> str:
         f"has {listed(has, _MOST_CONSTRAINTS)}, "
         f"job wants {listed(wants, _MOST_CONSTRAINTS, between='; ')}"
     )
+
+
+def _over_quota(of: Attributes, need: Need) -> bool:
+    return not _all_hold(of, [each for each in need.constraints if each.why_on_nodes])
+
+
+def _why_over_quota(node: Node, need: Need) -> str:
+    keys = (each.key for each in need.constraints)
+    why = next(key.why for key in keys if isinstance(key, OnNodes) and node.id not in key.nodes)
+    return f"is none of the nodes on which the tenant has jobs ({why})"
 
 
 def _not_known(of: Attributes, need: Need) -> bool:
@@ -188,6 +216,7 @@ FILTERS = (
     Filter(RejectionCode.CONTAINER_RUNTIME, _without_runtime, _why_no_runtime),
     Filter(RejectionCode.FETCHING, _too_old, _why_too_old),
     Filter(RejectionCode.CONSTRAINT, _other_labels, _why_other_labels),
+    Filter(RejectionCode.QUOTA, _over_quota, _why_over_quota),
     Filter(RejectionCode.CONFORMANCE, _not_known, _why_not_known),
     Filter(RejectionCode.NOT_ALLOWED, _not_allowed, _why_not_allowed),
     Filter(RejectionCode.CHANGED, _changed, _why_changed),

@@ -20,7 +20,7 @@ from longshore.scheduling.placement.state import EPSILON
 
 _AT_ONE_TIME = 4096
 """Residuals that are measured together: bounds memory, not results."""
-_TINY = 1e-9
+TINY = 1e-9
 
 
 class Found(NamedTuple):
@@ -76,7 +76,7 @@ class HeadroomTable:
     ) -> None:
         self._needs = [kind.need for kind in kinds]
         self._requests = [need.gpu for need in self._needs]
-        self.per_milli = max(cpus_per_milli, _TINY), max(ram_per_milli, _TINY)
+        self.per_milli = max(cpus_per_milli, TINY), max(ram_per_milli, TINY)
         self._wide = _floats([need.gpus for need in self._needs])
         self._cpus = _floats([need.cpus for need in self._needs])
         self._ram = _floats([need.ram for need in self._needs])
@@ -236,7 +236,7 @@ def _slices_of(gpu: MigGPU) -> int:
 
 def _missing(wanted: Floats, left: Floats | Numbers, total: Floats | Numbers) -> Floats:
     """Return what is missing now, as a share of what is in use; 0 where nothing is."""
-    return np.maximum((wanted - left) / np.maximum(total - left, _TINY), 0.0)
+    return np.maximum((wanted - left) / np.maximum(total - left, TINY), 0.0)
 
 
 def _floats(values: Sequence[float]) -> Floats:

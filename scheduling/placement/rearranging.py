@@ -36,7 +36,9 @@ TRIES_FOR_ONE = 1_500
 _CLASSES_A_TRY = 5
 """classes of nodes that a need is put to for the first time, and"""
 _COSTS_A_TRY = 4
-"""nodes that are compared."""
+"""nodes that are compared, and"""
+_JOBS_A_TRY = 64
+"""jobs on a node that is asked or compared."""
 _NODES = 16, 6, 3
 """Nodes that a search clears for a job, for one that had to go for it, and so on: a chain."""
 _OPTIONS = 6
@@ -255,10 +257,12 @@ class Rearranging:
         if need not in self._costs:
             some = islice(self._takes, 8 * _MOST_NODES)
             suited = [position for position in some if scan.could_last(position)][:_MOST_NODES]
-            self._left -= len(suited) // _COSTS_A_TRY
+            jobs = sum(len(self._takes[position]) for position in suited)
+            self._left -= len(suited) // _COSTS_A_TRY + jobs // _JOBS_A_TRY
             self._costs[need] = {
                 position: self._cost(position, need, {}, frozenset()) for position in suited
             }
+        self._left -= sum(len(place.takes) for place in trial.values()) // _JOBS_A_TRY
         changed = {
             position: self._cost(position, need, trial, fixed)
             for position in trial
@@ -309,8 +313,9 @@ class Rearranging:
 
     def _open(self, position: int, place: _Place, need: Need) -> Chosen | None:
         """Return the GPUs that a job would get of a node now."""
-        self._left -= 1
         view = self._columns.views[position]
+        jobs = len(view.holds) if view.reserved else len(place.takes)
+        self._left -= 1 + jobs // _JOBS_A_TRY
         wanted = need.host(view.node.gpu_power)
         for amount, free in zip(wanted, place.host, strict=True):
             if amount > free + EPSILON:

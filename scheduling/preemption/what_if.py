@@ -118,8 +118,7 @@ class WhatIfCluster:
         they could."""
         if job.gang is not None:
             never = why_never(job, self._gang_nodes(), self.packing)
-            told = never and never[0].refusal
-            return f"no known nodes could ever hold it together: {told}" if told else ""
+            return never.text if never else ""
         suited = self._starts_now().suited(Need.of(job, self.packing))
         return "" if len(suited) else "no known node could ever hold it"
 

@@ -12,7 +12,7 @@ from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.preemption import PreemptionPolicy, RunningWork
-from longshore.models.text import format_duration
+from longshore.models.text import in_seconds
 from longshore.scheduling.guarantee import may_come_first
 from longshore.scheduling.order import worth
 from longshore.scheduling.preemption.costs import save_time
@@ -84,16 +84,16 @@ class Yielding:
         waited = self._standings[work.id].guaranteed
         if waited:
             return (
-                f"had waited {_short(waited)} in all: it yields to one that has waited "
-                f"{_short(KEEPS_FOR)} longer"
+                f"had waited {in_seconds(waited)} in all: it yields to one that has waited "
+                f"{in_seconds(KEEPS_FOR)} longer"
             )
-        ran = _short(self._works[work.id].ran)
+        ran = in_seconds(self._works[work.id].ran)
         return f"has run for {ran} in all: it yields to one of {AHEAD:g} times its rank"
 
     def _too_soon(self, work: RunningWork) -> str | None:
         if not self.is_too_soon(work):
             return None
-        ran, least = _short(self._ran(work)), _short(self._least_run(work))
+        ran, least = in_seconds(self._ran(work)), in_seconds(self._least_run(work))
         return f"was placed {ran} ago, and yields once it has run for {least}"
 
     def _ran(self, work: RunningWork) -> timedelta:
@@ -107,7 +107,3 @@ class Yielding:
         """Return for how long a job that yields waits at most, before it may have the room back;
         with what its restart takes."""
         return min(job.expected_duration, TRIAL) + self._policy.restart
-
-
-def _short(span: timedelta) -> str:
-    return format_duration(timedelta(seconds=round(span.total_seconds())))
