@@ -9,10 +9,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen, Name, Reason, ShortText, Text, Wire, known_or
 from longshore.models.bounds import Most, json_bytes, largest
+from longshore.models.code import Sha256
 from longshore.models.counts import DIGITS, Count
 from longshore.models.data import OF_A_JOB, why_not_fetched
 from longshore.models.mistakes import Mistake, refuse
@@ -27,9 +28,6 @@ from longshore.models.visible import brief, shown
 
 Template = Annotated[tuple[Text, ...], Field(fail_fast=True), Most(1_000)]
 """Arguments of a program, with places in braces: see `PLACES`."""
-Sha256 = Annotated[
-    str, StringConstraints(to_lower=True, pattern=r"^[0-9A-Fa-f]{64}$", max_length=64)
-]
 Adapters = Annotated[dict[Name, ShortText], Most(100)]
 
 PLACES: Final[Mapping[str, str]] = {

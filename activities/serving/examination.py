@@ -31,6 +31,7 @@ from longshore.models.serving import (
     Runtime,
     Split,
     files_of,
+    places_of,
 )
 from longshore.models.text import count
 from longshore.models.units import format_bytes, format_gb
@@ -41,6 +42,13 @@ _WRONG = (DamagedError, NotFoundError, UnsatisfiableError)
 
 READ_FOR_A_DIGEST = 256_000_000
 """Bytes of a file behind a URL."""
+_PLACES_OF: Mapping[str, tuple[str, ...]] = {
+    "context": ("context", "total_context"),
+    "concurrency": ("concurrency", "total_context"),
+    "cache_type": ("cache_type",),
+    "batch": ("batch",),
+}
+"""Where a command may have what a model states."""
 _MOST_MEMORY = 10**18
 """Bytes of a model: of more no engine is made (`EngineSize`)."""
 
@@ -80,6 +88,7 @@ class _Examination:
     """Of the tensors of the model, as far as they are known."""
 
     def done(self) -> Examined:
+        asked = self.spec
         # What else an engine has is a few bytes.
         if why := EngineSpec(model=self.spec, runtime=self.runtime, memory=1).too_large:
             self.problems.append(why)
@@ -94,6 +103,7 @@ class _Examination:
             facts = self._with_adapters(facts)
             self._check_gpus(facts)
             self._check_memory(facts)
+            self.warnings += _without_place(asked, self.runtime)
         return Examined(self.spec, facts, tuple(self.problems), tuple(self.warnings))
 
     @property
@@ -129,6 +139,9 @@ class _Examination:
             if not stated:
                 raise
             self.warnings.append(f"source: nothing of it was looked at: {error}")
+        except UnsatisfiableError as error:
+            wrong = error.field or "source"
+            self.problems.append(f"{wrong}: {str(error).removeprefix(f'{wrong} ')}")
         except _WRONG as error:
             self.problems.append(f"source: {error}")
         return None
@@ -246,6 +259,19 @@ class _Examination:
             self.warnings.append(
                 f"memory: is {format_gb(spec.memory)}; its weights alone have "
                 f"{format_bytes(memory.weights)} in its files"
+            )
+
+
+def _without_place(asked: ModelSpec, runtime: Runtime) -> Iterator[str]:
+    """Yield what to say of what a model states, and its runtime has no place for."""
+    places = {place for argument in runtime.command for place in places_of(argument)}
+    for name, of_it in _PLACES_OF.items():
+        said = getattr(asked, name)
+        usual = type(asked).model_fields[name].default
+        if said != usual and not places & {*of_it}:
+            yield (
+                f"{name}: is {said}, and the command of the runtime {runtime.name} has no "
+                f"{{{of_it[0]}}}: its engine is not told; the model's `args` may tell it"
             )
 
 

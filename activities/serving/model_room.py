@@ -15,6 +15,7 @@ from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
 from longshore.models.model_registry import ModelView, SizeView
 from longshore.models.node import NodeState
+from longshore.models.placement import RejectionCode
 from longshore.models.service import ServiceSpec
 from longshore.models.serving import EngineSpec
 from longshore.scheduling.packer import place
@@ -63,12 +64,17 @@ async def _with_room(
         except StoredError:
             continue  # nothing is placed there either
         for number, job in enumerate(asked):
-            fits = {each.node_id for each in place(job, nodes, policy, now).candidates}
+            decision = place(job, nodes, policy, now)
+            fits = {each.node_id for each in decision.candidates}
+            end = {
+                each.node_id for each in decision.rejections if each.code is RejectionCode.EXPIRY
+            }
             has_room[number] += sorted(fits)
             holds[number] += sorted(
                 node.id
                 for node in nodes
                 if node.id not in fits
+                and node.id not in end
                 and node.state is NodeState.READY  # neither cordoned nor drained
                 and could_ever_hold(node, job)
             )

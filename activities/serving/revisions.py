@@ -15,6 +15,9 @@ from longshore.models.service import ServiceSpec
 from longshore.models.serving import EngineSize, EngineSpec
 from longshore.models.visible import shown
 
+BY_HAND = "by hand: back to revision "
+"""Begins why a revision was undone, where somebody went back from it; somebody, or an update that
+fails, may go back to it again."""
 _READ_SIZES = TypeAdapter(tuple[EngineSize, ...])
 
 
@@ -42,6 +45,15 @@ async def sizes_of(connection: AsyncConnection, name: str, number: int) -> tuple
         what = f"what is stored of the sizes of revision {number} of service {name}"
         found = stored_error(what, stored, error)
         raise StoredError(found.source, (*found.problems, _mend(name))) from error
+
+
+async def undone_alike(connection: AsyncConnection, name: str, number: int) -> tuple[int, int]:
+    """Return the newest revision that was undone, never ready, and had the engine of this one;
+    and the revision of the model. 0 and 0 where there is none, or one with that engine was ever
+    ready."""
+    row = {"name": name, "number": number}
+    found = (await connection.execute(text(_UNDONE_ALIKE), row)).one_or_none()
+    return (found.number, found.model_revision) if found else (0, 0)
 
 
 async def measured_memory(connection: AsyncConnection, engine: EngineSpec) -> int:
@@ -88,6 +100,16 @@ _REVISION = """
     SELECT spec, engine FROM service_revisions WHERE service = :name AND number = :number
 """
 _SIZES = "SELECT sizes FROM service_revisions WHERE service = :name AND number = :number"
+_UNDONE_ALIKE = """
+    SELECT o.number, v.model_revision
+      FROM service_revisions v
+      JOIN service_revisions o ON o.service = v.service AND o.engine = v.engine
+     WHERE v.service = :name AND v.number = :number AND o.undone IS NOT NULL
+       AND NOT EXISTS (SELECT FROM service_revisions w
+                        WHERE w.service = v.service AND w.engine = v.engine
+                          AND w.ready_at IS NOT NULL)
+     ORDER BY o.number DESC LIMIT 1
+"""
 _ALIKE = """
       FROM service_revisions v
       JOIN replicas r ON r.service = v.service AND r.revision = v.number

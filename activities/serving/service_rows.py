@@ -9,7 +9,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.serving.replica_stages import failed_last, stage_of
-from longshore.activities.serving.revisions import revision_of, sizes_of
+from longshore.activities.serving.revisions import BY_HAND, revision_of, sizes_of
 from longshore.models.base import as_reason
 from longshore.models.errors import NotFoundError, RefusedError, SpecError, StoredError
 from longshore.models.service import MOST_REPLICAS, ServiceSpec, ServiceState
@@ -123,6 +123,8 @@ async def undo_rollout(connection: AsyncConnection, name: str, number: int | Non
         )
     await revision_of(connection, name, number)
     row = {"name": name, "replicas": service["replicas"], "revision": number}
+    left = {"name": name, "revision": service["revision"], "why": f"{BY_HAND}{number}"}
+    await connection.execute(text(_LEFT), left)
     await connection.execute(text(_ANEW), row)
     await connection.execute(text(_SET_SERVICE), row)
     return number
@@ -269,6 +271,9 @@ _SET_SERVICE = """
            updated_at = clock_timestamp()
      WHERE services.name = :name
 """
+_LEFT = """
+    UPDATE service_revisions SET undone = :why WHERE service = :name AND number = :revision
+"""
 _ANEW = """
     UPDATE service_revisions SET failures = 0, undone = NULL
      WHERE service = :name AND number = :revision
@@ -277,11 +282,11 @@ _REMOVE = """
     UPDATE services SET state = 'REMOVING', updated_at = clock_timestamp()
      WHERE name = :name AND state = 'RUNNING'
 """
-_PREVIOUS = """
+_PREVIOUS = f"""
     SELECT v.number
       FROM service_revisions v
      WHERE v.service = :name AND v.number <> :revision
-       AND v.ready_at IS NOT NULL AND v.undone IS NULL
+       AND v.ready_at IS NOT NULL AND (v.undone IS NULL OR v.undone LIKE '{BY_HAND}%')
      ORDER BY (SELECT max(r.created_at) FROM replicas r
                 WHERE r.service = v.service AND r.revision = v.number) DESC NULLS LAST,
               v.number DESC

@@ -13,7 +13,7 @@ from longshore.activities.serving.replica_stages import (
     is_current,
     stage_of,
 )
-from longshore.activities.serving.revisions import read_revision
+from longshore.activities.serving.revisions import BY_HAND, read_revision
 from longshore.activities.serving.service_rows import no_such_service
 from longshore.activities.snapshot import WAITS_SINCE
 from longshore.models.base import as_reason
@@ -217,7 +217,7 @@ _DRAINED = """
       JOIN nodes n ON n.id = p.node_id AND n.state = 'DRAINING' AND n.clearing
      WHERE r.job_id = :job_id AND r.stopping_at IS NULL
 """
-_REVISIONS = """
+_REVISIONS = f"""
     SELECT number, coalesce(engine -> 'model' ->> 'name', '') AS model, model_revision,
            created_at, ready_at, coalesce(undone, '') AS undone, failures,
            coalesce((SELECT r.message FROM replicas r
@@ -225,7 +225,8 @@ _REVISIONS = """
                       ORDER BY r.created_at DESC LIMIT 1), '') AS last_failure,
            EXISTS (SELECT FROM service_revisions o
                     WHERE o.service = v.service AND o.number <> v.number
-                      AND o.ready_at IS NOT NULL AND o.undone IS NULL) AS can_go_back
+                      AND o.ready_at IS NOT NULL
+                      AND (o.undone IS NULL OR o.undone LIKE '{BY_HAND}%')) AS can_go_back
       FROM service_revisions v WHERE service = :name
      ORDER BY number DESC LIMIT 20
 """

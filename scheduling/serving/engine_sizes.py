@@ -49,7 +49,9 @@ def _on_each(model: ModelSpec, facts: ModelFacts | None, split: Split, total: in
     if gpus == 1:
         each = total
     elif model.memory is not None or facts is None:
-        each = _of_stated(total, gpus, facts if split is Split.LAYERS else None)
+        # Each GPU has the engine's own part, whatever it has of the model.
+        own = min(round(model.overhead * 1e9), total)
+        each = max(_of_stated(total, gpus, facts if split is Split.LAYERS else None), own)
     elif split is Split.LAYERS and facts.memory.largest_layer:
         each = _of_layers(facts.memory, gpus)
     elif split is Split.HEADS:

@@ -46,7 +46,8 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
     if serving.concurrency > MOST_REQUESTS:
         raise UnsatisfiableError(
             f"concurrency is {serving.concurrency:,}: llama.cpp serves at most {MOST_REQUESTS} "
-            "requests at a time; a service may have more replicas"
+            "requests at a time; a service may have more replicas",
+            field="concurrency",
         )
     shape = shape_of(header)
     types, of_layers = Counter[str](), Counter[int]()
@@ -162,7 +163,8 @@ def cache_bytes(heads: int, size: int, cache_type: CacheType) -> int:
     if size % block:
         raise UnsatisfiableError(
             f"a cache of type {cache_type} has blocks of {block} numbers, and a head of this "
-            f"model has {size:,}, which is no multiple: take cache type f16"
+            f"model has {size:,}, which is no multiple: take cache type f16",
+            field="cache_type",
         )
     return heads * size // block * taken
 

@@ -119,7 +119,7 @@ class _Planning:
         slots += coming
         if slots and left <= 0:
             return self._decide(
-                key, SlotAction.SERVE, self._says_served(model, serve, loading), serve=serve
+                key, SlotAction.SERVE, self._says_served(serve, loading), serve=serve
             )
         due = not slots and self.now >= due_at(waiting, model, self.policy)
         asked = Asked(model, Asker(waiting.priority, key, due), left)
@@ -254,9 +254,7 @@ class _Planning:
     def _of(self, key: SlotKey) -> list[ModelSlot]:
         return self.board.of_key.get(key, [])
 
-    def _says_served(
-        self, model: ServedModel, serve: tuple[tuple[str, int], ...], loading: list[ModelSlot]
-    ) -> str:
+    def _says_served(self, serve: tuple[tuple[str, int], ...], loading: list[ModelSlot]) -> str:
         if serve:
             said = ", ".join(f"{number:,} by {slot}" for slot, number in serve)
             return f"a slot of the same key has room: {said}"

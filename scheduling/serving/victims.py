@@ -69,7 +69,7 @@ def why_not(slot: ModelSlot, asker: Asker, policy: SlotPolicy, now: datetime) ->
     said = f"it is in use, of class {slot.priority}"
     if not slot.active and not slot.queued:
         left = policy.stale_after - (now - (slot.idle_since or now))
-        said += f", and stale in {span(left)}"
+        said += f", and idle in {span(left)}"
     return said
 
 

@@ -181,6 +181,10 @@ async def test_elements_that_are_cancelled_stop_and_the_others_go_on(
     ]  # fmt: skip
     with pytest.raises(RefusedError, match="has ended already"):
         await longshore.cancel_elements(array_id, "1")
+    with pytest.raises(RefusedError, match="is FAILED: nothing runs again"):
+        await longshore.retry_array(array_id, (ElementState.FAILED,))
+    assert await longshore.retry_array(array_id) == (array_id, 2)
+    assert (await ended(longshore, array_id)).state is JobState.SUCCEEDED
 
 
 async def test_a_cancel_ends_what_runs_and_starts_nothing(

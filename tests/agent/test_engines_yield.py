@@ -14,7 +14,7 @@ import pytest
 
 from longshore.client.api import Longshore
 from longshore.client.place import ModelName, place_live
-from longshore.client.service_commands import is_settled
+from longshore.client.service_readiness import is_settled
 from longshore.models.job import JobSpec
 from longshore.models.job_request import FILLS
 from longshore.models.job_status import JobState

@@ -17,7 +17,7 @@ from longshore.activities.metrics import Metrics
 from longshore.activities.node.file_locks import try_lock
 from longshore.activities.node.launch import LOADING_FOLDER
 from longshore.client.api import Longshore
-from longshore.client.service_commands import is_settled, until_ready
+from longshore.client.service_readiness import is_settled, until_ready
 from longshore.client.service_view import problems
 from longshore.models import search
 from longshore.models.errors import NeverReadyError, NotFoundError, RefusedError

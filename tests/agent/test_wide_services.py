@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from longshore.client.api import Longshore
-from longshore.client.service_commands import is_settled
+from longshore.client.service_readiness import is_settled
 from longshore.models.job_status import JobState
 from longshore.models.service import ReplicaView, ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
@@ -37,6 +37,7 @@ async def serve(
     async def begin(name: str, memory: str, *, settled: bool = True, **fields: Any) -> ServiceView:
         name = f"{name}-{pool}"
         model = {"name": name, "source": str(path), "memory": memory, "context": 1000}
+        model |= {"overhead": "0GB"}
         await longshore.add_models([ModelSpec.model_validate(model)])
         spec = {"name": name, "model": name, "pool": pool, "drain": "1s", **fields}
         await longshore.serve(ServiceSpec.model_validate(spec))

@@ -39,7 +39,7 @@ MODELS = {
 def sizes_of(
     split: Split, total: float = 0, facts: ModelFacts | None = None, **model: Any
 ) -> list[tuple[int, int]]:
-    spec = ModelSpec.model_validate({"name": "m", "source": "/m", **model})
+    spec = ModelSpec.model_validate({"name": "m", "source": "/m", "overhead": 0, **model})
     found = engine_sizes(spec, facts, split, round(total * GB))
     return [(size.gpus, size.memory) for size in found]
 
@@ -75,6 +75,16 @@ def test_what_is_stated_is_in_the_proportion_of_layers():
     assert sizes_of(Split.LAYERS, 400, of, memory="400GB", gpus=4) == [(4, 160_000)]
     # Nobody knows the layers of a file that is on nodes alone.
     assert sizes_of(Split.LAYERS, 400, None, memory="400GB", gpus=4) == [(4, 100_000)]
+
+
+def test_no_gpu_has_less_than_the_overhead_of_what_is_stated():
+    stated: dict[str, Any] = {"memory": "900MB", "overhead": "750MB"}
+    assert sizes_of(Split.LAYERS, 0.9, facts(layers=5), **stated) == [
+        (1, 900), (2, 750),
+    ]  # fmt: skip
+    assert sizes_of(Split.HEADS, 160, memory="160GB", overhead="1GB", gpus=2) == [(2, 80_000)]
+    # What is stated is below the overhead.
+    assert sizes_of(Split.HEADS, 0.5, memory="500MB", overhead="1GB", gpus=2) == [(2, 500)]
 
 
 def test_by_heads_a_kv_head_is_on_as_many_gpus_as_it_has_to_be():

@@ -8,7 +8,7 @@ import pytest
 from longshore.activities.serving import examination
 from longshore.activities.serving.examination import examine
 from longshore.models.runtimes import BUILT_IN
-from longshore.models.serving import LLAMA_CPP, ModelSpec
+from longshore.models.serving import LLAMA_CPP, ModelSpec, Runtime
 from tests.support.gguf_models import Model
 from tests.support.gguf_models import write as write_gguf
 from tests.support.safetensors_models import header, write
@@ -104,3 +104,27 @@ def test_one_of_safetensors_files_is_refused_where_its_runtime_wants_gguf(
         assert examine(spec, BUILT_IN[runtime]).problems == (
             f"source: {path} is of safetensors files, and the runtime {runtime} wants a GGUF file",
         )
+
+
+def test_what_an_engine_cannot_be_asked_is_told_by_its_field(tmp_path: Path) -> None:
+    file = str(write_gguf(Model(width=64, heads=4, key_heads=2), tmp_path / "tiny.gguf", None))
+    many = ModelSpec(name="m", source=file, concurrency=300)
+    (why,) = examine(many, BUILT_IN[LLAMA_CPP]).problems
+    assert why.startswith("concurrency: is 300: llama.cpp serves at most 256 requests at a time")
+    blocks = ModelSpec.model_validate({"name": "m", "source": file, "cache_type": "q8_0"})
+    (why,) = examine(blocks, BUILT_IN[LLAMA_CPP]).problems
+    assert why.startswith("cache_type: a cache of type q8_0 has blocks of 32 numbers, and a head")
+
+
+def test_what_a_runtime_has_no_place_for_is_told(tmp_path: Path) -> None:
+    said = {"name": "one", "source": str(write(tmp_path)), "memory": 5, "context": 64}
+    plain = ModelSpec.model_validate(said)
+    assert examine(plain, BUILT_IN["vllm"]).warnings == ()
+    typed = ModelSpec.model_validate(said | {"cache_type": "q8_0"})
+    assert examine(typed, BUILT_IN["vllm"]).warnings == (
+        "cache_type: is q8_0, and the command of the runtime vllm has no {cache_type}: its engine "
+        "is not told; the model's `args` may tell it",
+    )
+    own = Runtime(name="own", command=("serve", "{port}"))
+    (why,) = examine(plain, own).warnings
+    assert why.startswith("context: is 64, and the command of the runtime own has no {context}")

@@ -17,7 +17,7 @@ from pathlib import Path
 import httpx
 import psutil
 
-from longshore.client.service_commands import is_settled
+from longshore.client.service_readiness import is_settled
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.serving import ModelSpec
 from tests.faults import scenes
