@@ -94,6 +94,7 @@ bench: $(STAMP) ## Measure how fast the packer decides, and jobs through the who
 docs: $(STAMP) ## Write the pages that are made from the code
 	@$(BIN)/python -m longshore.workers.settings_page
 	@$(BIN)/python -m longshore.models.job_docs
+	@$(BIN)/python -m longshore.client.pool_page
 
 # The pages link to each other as they lie in the repository, so the site has its folders.
 # Not --quiet: warnings that are not written do not count for --strict.

@@ -3,12 +3,15 @@ them."""
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.array_views import CLAIMED
+from longshore.activities.array_views import CLAIMED, COUNTS
+from longshore.activities.database import clock
 from longshore.activities.elements import store_results
+from longshore.activities.funding.quotas import waiting_of
 from longshore.activities.partners import Before
 from longshore.activities.queue_rows import INSERT_JOB, ensure_pool
 from longshore.models.array import expanded
@@ -18,9 +21,11 @@ from longshore.models.errors import NotFoundError
 from longshore.models.job_status import JobState
 from longshore.models.retry import FailureClass, RetryPolicy
 from longshore.models.visible import shown
-from longshore.scheduling.arrays import ArraySeen, slot_limit
+from longshore.scheduling.arrays import ArraySeen, QueueRoom, slot_limit
 
 _ROWS_AT_ONCE = 5_000
+_ASK_AGAIN = timedelta(minutes=1)
+"""So long an array waits for room in a queue: who leaves one tells no array of it."""
 _LOST = "its slot ended and did not say what became of it"
 
 
@@ -100,7 +105,7 @@ async def seen_of(
 ) -> ArraySeen:
     """Return what is decided from; `row` is that of `lock_array`."""
     array_id = request.array_id
-    counts = await connection.execute(text(_COUNTS), {"id": array_id})
+    counts = await connection.execute(text(COUNTS), {"id": array_id})
     by_state = {ElementState(each.state): each.number for each in counts}
     claimed = await connection.scalar(text(CLAIMED), {"id": array_id})
     ready = (await connection.execute(text(_READY), {"id": array_id})).mappings().one()
@@ -110,6 +115,7 @@ async def seen_of(
         each for each in slots
         if each["generation"] == row["generation"]
         and (each["state"] == "LOST" or each["end_state"] == JobState.FAILED)
+        and not _was_not_let_in(each)
     ]  # fmt: skip
     last = max(failed, key=lambda each: each["number"]) if failed else None
     return ArraySeen(
@@ -121,8 +127,30 @@ async def seen_of(
         slot_failure=FailureClass(last["failure"]) if last and last["failure"] else None,
         slot_message=(last["message"] or last["reason"] or "") if last else "",
         held=request.held, begins_at=request.begins_at, cancelled=cancelled,
-        claimed=claimed or 0,
+        claimed=claimed or 0, queue_room=await _queue_room(connection, array_id),
     )  # fmt: skip
+
+
+def _was_not_let_in(slot: RowMapping) -> bool:
+    """Return whether the queue refused a slot for a quota that others had used up: no fault of
+    the array's."""
+    refused = slot["failure"] == FailureClass.UNSATISFIABLE and slot["attempt"] == 0
+    return refused and "max_queued: " in (slot["message"] or "")
+
+
+async def _queue_room(connection: AsyncConnection, array_id: str) -> QueueRoom | None:
+    tenant = await connection.scalar(text(_TENANT), {"id": array_id})
+    waiting = await waiting_of(connection, tenant)
+    if not waiting:
+        return None
+    names = sorted(frozenset[str]().union(*(each.below for each in waiting)))
+    rows = await connection.execute(text(_COMING), {"tenants": names})
+    coming = {row.tenant: row.number for row in rows}
+    left, full = min(
+        (each.most - each.queued - sum(coming.get(name, 0) for name in each.below), each.full)
+        for each in waiting
+    )
+    return QueueRoom(left, full, await clock(connection) + _ASK_AGAIN)
 
 
 async def take_from_ended_slots(
@@ -213,11 +241,6 @@ _ARRAY = """
      WHERE a.id = :id FOR NO KEY UPDATE OF a
 """
 
-_COUNTS = """
-    SELECT state, count(*) AS number FROM elements
-     WHERE array_id = :id AND newest GROUP BY state
-"""
-
 _READY = """
     SELECT count(*) FILTER (WHERE not_before IS NULL OR not_before <= clock_timestamp()) AS now,
            min(not_before) FILTER (WHERE not_before > clock_timestamp()) AS next
@@ -231,6 +254,22 @@ _SLOTS = """
      WHERE s.array_id = :id
      ORDER BY s.number
 """
+
+_TENANT = "SELECT tenant FROM jobs WHERE id = :id"
+
+_COMING = """
+    SELECT j.tenant, count(*) AS number
+      FROM jobs j
+      JOIN array_slots s ON s.array_id = j.id
+      LEFT JOIN jobs o ON o.id = s.job_id
+     WHERE j.tenant = ANY (:tenants) AND j.ended_at IS NULL
+       AND s.attempt = 0 AND s.state <> 'LOST' AND o.end_state IS NULL
+       AND NOT EXISTS (SELECT FROM queue q WHERE q.job_id = s.job_id)
+       AND NOT EXISTS (SELECT FROM placements p WHERE p.job_id = s.job_id)
+     GROUP BY j.tenant
+"""
+"""Slots that are on their way to the queue, of all arrays. One that has had a node has been
+there, though it has asked for no elements yet."""
 
 _ORPHANS = """
     SELECT e.index, e.attempt, e.job_id, e.job_attempt, e.batch, e.cancel

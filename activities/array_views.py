@@ -28,7 +28,7 @@ class ArrayViews:
             row = found.mappings().one_or_none()
             if row is None:
                 return None
-            counts = (await connection.execute(text(_COUNTS), asked)).mappings().all()
+            counts = (await connection.execute(text(COUNTS), asked)).mappings().all()
             claimed = await connection.scalar(text(CLAIMED), asked)
             slots = (await connection.execute(text(_SLOTS), asked)).mappings().all()
             groups = (await connection.execute(text(_ERRORS), asked)).mappings().all()
@@ -130,7 +130,7 @@ _ARRAY = """
       FROM arrays a WHERE a.id = :id
 """
 
-_COUNTS = """
+COUNTS = """
     SELECT state, count(*) AS number FROM elements
      WHERE array_id = :id AND newest GROUP BY state
 """

@@ -48,8 +48,10 @@ async def commit(
         # Nodes before envelopes, as whoever ends a placement locks them.
         savepoint = await connection.begin_nested()
         placed = await _place(connection, request.cycle_id, by_job)
-        await settlement.settle(connection)
-        unpaid = await settlement.pay_for(connection, placed)
+        # What the database has refused takes nothing from anybody.
+        its = settlement.of_those(placed)
+        await its.settle(connection)
+        unpaid = await its.pay_for(connection, placed)
         if not unpaid:
             await savepoint.commit()
             return placed

@@ -199,26 +199,23 @@ class CycleActivities:
                     "took": (time.perf_counter() - began) * 1000, **took.in_ms(),
                 },
             )  # fmt: skip
-            pays = made.settlement is not None
+            settlement = made.settlement and made.settlement.of_those(placed)
+            pays = settlement is not None
             placements = await placed_in(connection, request.cycle_id, pays) if placed else ()
             if placed:
                 await failpoint("cycle.before-commit")
+            written = time.perf_counter()
         seconds = time.perf_counter() - began
+        took = took._replace(commit=took.commit + time.perf_counter() - written)
         self._warming.after(made.seconds)
         pool = made.pool
         measure_cycle(
-            self._metrics,
-            pool.name,
-            made.waiting.entries,
-            made.plan,
-            placed,
-            made.now,
-            seconds,
+            self._metrics, pool.name, made.waiting.entries, made.plan, placed, made.now, seconds,
             took,
-        )
-        if made.settlement is not None:
-            measure_funding(self._metrics, pool.name, made.settlement.funded)
-            if due := self._told.due(made.settlement.news, made.now):
+        )  # fmt: skip
+        if settlement is not None:
+            measure_funding(self._metrics, pool.name, settlement.funded)
+            if due := self._told.due(settlement.news, made.now):
                 await failpoint("tell_paid.before-signal")
                 await self._signals.tell_jobs("paid", due)
         if has_deadlines:
@@ -227,7 +224,7 @@ class CycleActivities:
         await self._signals.tell_jobs("waiting", told)
         free = made.gpus.free - _newly_taken(made.nodes, placements)
         reply = _reply(pool, len(waits.entries), len(placed), waits)
-        changes = made.settlement.next_change if made.settlement else None
+        changes = settlement.next_change if settlement else None
         news = self._told.next_due(made.now)
         wake = min(filter(None, (reply.next_wake, changes, news, waits.again_in(made.now))))
         reply = reply.model_copy(
@@ -241,11 +238,11 @@ class CycleActivities:
         return reply, placements, pool, hungry, prepares, made.looked
 
     async def _decide(
-        self, pool_name: str, *, whole: bool = False, planned: float = 0.0
+        self, pool_name: str, *, whole: bool = False, before: tuple[float, float] = (0.0, 0.0)
     ) -> Decided:
         """Plan the pool's queue; of a long one those that may start, with the `whole` of it all.
 
-        `planned` are the seconds of a plan before, of a part, in which jobs changed their places.
+        `before` is what a plan of a part took, in which jobs changed their places.
         """
         began = time.perf_counter()
         async with self._database.snapshot() as connection:
@@ -267,7 +264,7 @@ class CycleActivities:
             gpus = PoolGPUs(kept.nodes.gpus, kept.nodes.free_gpus)
             if not queue:
                 self._kept.keep(pool_name, kept)
-                took = (time.perf_counter() - began, 0.0)
+                took = (before[0] + time.perf_counter() - began, before[1])
                 plan = CyclePlan(decisions=aside)
                 settlement = settlement_of(funding, pool_name, plan, queue, (), now)
                 return Decided(
@@ -284,13 +281,15 @@ class CycleActivities:
         kept.nodes.hold_data(data)
         plans = time.perf_counter()
         wanted, mix = (part.wanted, turn.mix) if part else (None, None)
-        planning = Planning(kept.nodes, packing, now, recent, wanted, mix)
+        planning = Planning(
+            kept.nodes, packing, now, recent, wanted, mix, funding.walls if funding else ()
+        )
         decided, seconds = await self._plans.run(pool_name, _timed, plan_without, planning, queue)
         if part and decided.rearranged and not turn.whole:
             self._kept.keep(pool_name, kept)
             self._turns.note_in_vain(pool)
-            planned = time.perf_counter() - plans
-            return await self._decide(pool_name, whole=True, planned=planned)
+            took = (plans - began, time.perf_counter() - plans)
+            return await self._decide(pool_name, whole=True, before=took)
         if planning.mix is not None:
             self._turns.note(pool, planning.mix, learnt=mix is None)
         kept.queue.were_told(decision.job_id for decision in decided.decisions)
@@ -304,7 +303,7 @@ class CycleActivities:
         used = {node_id for decision in decided.placements for node_id, _ in decision.held}
         nodes = kept.nodes.named(used)
         self._kept.keep(pool_name, kept)
-        took = (plans - began, planned + time.perf_counter() - plans)
+        took = (before[0] + plans - began, before[1] + time.perf_counter() - plans)
         return Decided(
             pool, waiting, queue, nodes, decided, now, gpus, took, planning.mix, seconds,
             settlement_of(funding, pool_name, decided, queue, nodes, now, packing.funding),

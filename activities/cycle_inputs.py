@@ -1,7 +1,7 @@
 """The inputs of a cycle's plan and its result, and how much of a long queue it reads."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -15,9 +15,15 @@ from longshore.models.packing import PackingPolicy
 from longshore.models.placement import CyclePlan
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.cycle import mix_kept, plan_cached
+from longshore.scheduling.funding.facts import Wall
+from longshore.scheduling.funding.planned_anew import left_out
+from longshore.scheduling.funding.quotas import Refused, refused, without
+from longshore.scheduling.packer import may_not_start
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.placement.node_cache import NodeCache
 
+_MOST_ANEW = 3
+"""How often a plan is made anew without those that a hard quota refuses."""
 ANEW_IN = 30.0
 """Seconds in which each job of a long queue is told anew why it waits: a cycle tells as many as
 the time since the one before it is of this. So often all are looked at for what to expect, too."""
@@ -37,16 +43,54 @@ class Planning:
     """Those that are to be told why they wait; None: all."""
     given: Mix | None
     """What to expect; None: what the jobs say that are planned."""
+    walls: Sequence[Wall] = ()
+    """Hard quotas: a plan that the database would refuse in part is made without that part."""
     mix: Mix | None = None
     """What the last plan that was made expected."""
 
     def __call__(self, jobs: Sequence[JobRequest]) -> CyclePlan:
         mix = self.given or mix_kept(jobs, self.nodes, self.packing, self.recent)
-        made = plan_cached(
-            jobs, self.nodes, self.packing, self.now, self.recent, mix=mix, wanted=self.wanted
-        )
+        made = self._made(jobs, self.packing, mix)
+        if self.walls:
+            made = self._within_walls(jobs, made, mix)
         self.mix = mix
         return made
+
+    def _within_walls(self, jobs: Sequence[JobRequest], made: CyclePlan, mix: Mix) -> CyclePlan:
+        """Return a plan of which no hard quota refuses a part."""
+        by_id = {job.id: job for job in jobs}
+        packing = self.packing
+        for left in range(_MOST_ANEW, -1, -1):
+            over = refused(self.walls, made.placements, by_id, self._nodes_of(made))
+            if not over:
+                break
+            if not left or packing.funding is None:
+                return _without(made, over, by_id)
+            placed = {decision.job_id for decision in made.placements}
+            out = left_out(over, placed, jobs, last=left == 1)
+            packing = packing.model_copy(update={"funding": without(packing.funding, out)})
+            made = self._made(jobs, packing, mix)
+        return made
+
+    def _made(self, jobs: Sequence[JobRequest], packing: PackingPolicy, mix: Mix) -> CyclePlan:
+        return plan_cached(
+            jobs, self.nodes, packing, self.now, self.recent, mix=mix, wanted=self.wanted
+        )
+
+    def _nodes_of(self, made: CyclePlan) -> dict[str, Node]:
+        used = {node_id for decision in made.placements for node_id, _ in decision.held}
+        return {node.id: node for node in self.nodes.named(used)}
+
+
+def _without(
+    made: CyclePlan, over: Mapping[str, Refused], jobs: Mapping[str, JobRequest]
+) -> CyclePlan:
+    """Return a plan in which these jobs wait."""
+    decisions = tuple(
+        may_not_start(jobs[each.job_id], over[each.job_id].why) if each.job_id in over else each
+        for each in made.decisions
+    )
+    return made.model_copy(update={"decisions": decisions})
 
 
 class Turn(NamedTuple):

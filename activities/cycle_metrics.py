@@ -52,7 +52,7 @@ def measure_cycle(
     metrics.observe(CYCLE_SECONDS, seconds, pool=pool)
     for part, of_it in took._asdict().items():
         metrics.observe(CYCLE_PART_SECONDS, of_it, pool=pool, part=part)
-    metrics.add(CYCLE_JOBS, len(entries), pool=pool)
+    metrics.add(CYCLE_JOBS, len(decided.decisions), pool=pool)
     metrics.add(PLACEMENTS, len(placed), pool=pool)
     metrics.add(PLACEMENTS_REFUSED, len(decided.placements) - len(placed), pool=pool)
     for job_id in placed:

@@ -49,11 +49,14 @@ class DagViews:
         *,
         tenant: str | None = None,
         states: frozenset[DagState] = frozenset(),
+        after: str | None = None,
         limit: int = 100,
     ) -> tuple[DagSummary, ...]:
-        """Return DAGs, newest first; an empty filter takes all."""
+        """Return DAGs, newest first; an empty filter takes all. `after` is the id of the last one
+        of the page before."""
         asked = {
-            "tenant": tenant, "states": [state.value for state in states] or None, "limit": limit,
+            "tenant": tenant, "states": [state.value for state in states] or None,
+            "after": after, "limit": limit,
         }  # fmt: skip
         async with self._database.snapshot() as connection:
             rows = (await connection.execute(text(_DAGS), asked)).mappings().all()
@@ -259,6 +262,10 @@ _DAGS = """
       FROM dags
      WHERE (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
        AND (CAST(:states AS text[]) IS NULL OR state = ANY (:states))
+       AND (CAST(:after AS text) IS NULL
+            OR (submitted_at <= (SELECT submitted_at FROM dags WHERE id = :after)
+                AND (submitted_at < (SELECT submitted_at FROM dags WHERE id = :after)
+                     OR id > :after)))
      ORDER BY submitted_at DESC, id LIMIT :limit
 """
 

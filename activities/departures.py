@@ -28,7 +28,7 @@ from longshore.models.departures import (
     Margins,
     Occupant,
 )
-from longshore.models.messages import Displacement, LeaseEnd
+from longshore.models.messages import InterruptRequest, LeaseEnd
 from longshore.models.node import NodeState
 from longshore.models.placement import Placement, PlacementKey
 from longshore.scheduling.departures import needs_a_look, plan_departures
@@ -70,7 +70,7 @@ class DepartureActivities:
         gone = await self._signals.tell_jobs(
             "move",
             [
-                (each.key.job_id, Displacement(attempt=each.key.attempt, reason=each.reason))
+                (each.key.job_id, InterruptRequest(attempt=each.key.attempt, reason=each.reason))
                 for each in plan.departures
                 if not each.spare
             ],

@@ -23,18 +23,21 @@ def stored_of(row: Mapping[Any, Any]) -> Stored:
     # A newer version, or somebody by hand, may have stored what this one cannot read: as nothing.
     try:
         kind = PlacementKind(said["kind"])
-        start = said.get("estimated_start")
-        start = None if start is None else _with_zone(datetime.fromisoformat(start))
         return Stored(
             attempt=row["attempt"], kind=kind, codes=frozenset(said.get("rejected", ())),
             counted_as=said.get("counted_as"),
-            start=start, words=said.get("reason", ""), at=row["decided_at"], **told,
+            start=_time_of(said.get("estimated_start")),
+            start_told=_time_of(said.get("start_told")),
+            words=said.get("reason", ""), at=row["decided_at"], **told,
         )  # fmt: skip
     except (TypeError, ValueError, KeyError):
         return Stored(attempt=row["attempt"], **told)
 
 
-def _with_zone(time: datetime) -> datetime:
+def _time_of(said: str | None) -> datetime | None:
+    if said is None:
+        return None
+    time = datetime.fromisoformat(said)
     if time.tzinfo is None:
         raise ValueError("a time without a zone")
     return time

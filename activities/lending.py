@@ -19,7 +19,7 @@ from longshore.activities.placements import BORROWS
 from longshore.activities.signals import Signals
 from longshore.activities.stored_specs import stored_spec
 from longshore.models.job_request import JobRequest
-from longshore.models.messages import Displacement
+from longshore.models.messages import InterruptRequest
 from longshore.models.node import Node
 from longshore.models.placement import CyclePlan, Decision, PackingPolicy, PlacementKey
 from longshore.models.preemption import PreemptionPlan, Victim
@@ -153,7 +153,7 @@ async def take_back(
         return
     reason = f"preempted for {key.job_id}, which takes back the spare that it lent"
     told = [
-        (each.job_id, Displacement(attempt=each.attempt, reason=reason, for_job=key.job_id))
+        (each.job_id, InterruptRequest(attempt=each.attempt, reason=reason, for_job=key.job_id))
         for each in untold
     ]
     await signals.tell_jobs("preempt", told)

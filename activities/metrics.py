@@ -66,7 +66,8 @@ CYCLE_PART_SECONDS = Metric(
     "Time of one part of a cycle: `read`, `plan`, `commit`, or `explain` why others wait.", _FAST,
 )  # fmt: skip
 CYCLE_JOBS = Metric(
-    "cycle_jobs", Kind.COUNTER, "control", ("pool",), "Jobs that cycles looked at.",
+    "cycle_jobs", Kind.COUNTER, "control", ("pool",),
+    "Jobs that cycles decided about: of a long queue not all that wait.",
 )  # fmt: skip
 KEPT_DIFFERENCES = Metric(
     "kept_differences", Kind.COUNTER, "control", ("pool",),
@@ -115,7 +116,8 @@ MARKET_ASK = Metric(
 MARKET_DIFFERENCES = Metric(
     "market_differences", Kind.GAUGE, "control", ("provider", "kind"),
     "Differences between a market and what is known here, by the last pass of reconcile: `order`"
-    " and `machine` that nobody here knows, `missing` at the market, `away`.",
+    " and `machine` that nobody here knows, `missing` at the market, a `bill` of another amount"
+    " than is booked, `away`.",
 )  # fmt: skip
 GPUS_BY_CLASS = Metric(
     "gpus_in_use", Kind.GAUGE, "control", ("tenant", "class"),

@@ -30,7 +30,7 @@ from longshore.activities.signals import Signals
 from longshore.models.checkpoint import CheckpointsRequest
 from longshore.models.job_request import JobRequest
 from longshore.models.margins import DEFAULT_MARGINS, Margins
-from longshore.models.messages import Displacement, LeaseEnd
+from longshore.models.messages import InterruptRequest, LeaseEnd
 from longshore.models.packing import QueueOrder
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import PoolSpec
@@ -105,14 +105,14 @@ class Preempting:
         await self._signals.tell_jobs("preempt", told)
         return again
 
-    async def _stored(self, cycle_id: str) -> list[tuple[str, Displacement]]:
+    async def _stored(self, cycle_id: str) -> list[tuple[str, InterruptRequest]]:
         async with self._database.transaction() as connection:
             rows = await connection.execute(text(_STORED), {"cycle": cycle_id})
             return [_told(row) for row in rows.mappings()]
 
     async def _decide_and_store(
         self, pool: str, cycle_id: str, looked: Looked
-    ) -> tuple[list[tuple[str, Displacement]], timedelta | None]:
+    ) -> tuple[list[tuple[str, InterruptRequest]], timedelta | None]:
         asked = {"pool": pool, "by_rank": QueueOrder.ATTAINED_SERVICE.value}
         async with self._database.transaction() as connection:
             if not await connection.scalar(text(_MIGHT_HELP), asked):
@@ -140,7 +140,7 @@ class Preempting:
 
     async def _store(
         self, seen: PreemptionInputs, cycle_id: str, plans: Sequence[PreemptionPlan]
-    ) -> list[tuple[str, Displacement]]:
+    ) -> list[tuple[str, InterruptRequest]]:
         """Store which jobs are preempted for which, and which are spared for a time; return the
         messages to the preempted jobs."""
         waiting = {job.id: job for job in seen.queue}
@@ -252,7 +252,7 @@ class _Spare(NamedTuple):
     node_id: str
 
 
-def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
+def _told(row: Mapping[Any, Any]) -> tuple[str, InterruptRequest]:
     plan = PreemptionPlan.model_validate(row["plan"])
     victims = plan.victims
     left = next((each.gpus_left for each in victims if each.job_id == row["job_id"]), None)
@@ -264,7 +264,7 @@ def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
             reason += f": drawn by lottery with seed {plan.lottery.seed}"
     elif row["by_payer"]:
         reason = f"{what} for {row['for_job']}, since a budget pays for that job first"
-    return row["job_id"], Displacement(
+    return row["job_id"], InterruptRequest(
         attempt=row["attempt"], reason=reason, for_job=row["for_job"], gpus_left=left
     )
 

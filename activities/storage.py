@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,7 +96,17 @@ def _why(error: Exception) -> str:
         )
     if isinstance(error, TimeoutError) and not str(error):
         return "it did not answer in time"
+    if kind in ("ClientConnectorError", "ClientConnectorDNSError"):  # of aiohttp, likewise
+        found: Any = error
+        return f"nothing answers at {found.host}:{found.port} ({_of_system(found.os_error)})"
     return f"{kind}: {error}"
+
+
+def _of_system(error: OSError) -> str:
+    """Return ``Connection refused``, without numbers and addresses."""
+    if isinstance(error, socket.gaierror) or not error.errno or error.errno < 0:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
 
 
 def put_whole(fs: Any, path: str, data: bytes, *, durable: bool = False) -> None:

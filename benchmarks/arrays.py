@@ -33,11 +33,11 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError
 
+from benchmarks.costs import billed
 from benchmarks.installation import forget_environment, installed
 from benchmarks.slurm_controller import MISSING_TO_RUN, Controller, running_slurm
 from longshore.activities.node.process import ELEMENTS_INTERVAL
 from longshore.client.api import Longshore
-from longshore.client.costs import billed
 from longshore.client.process import leave, run
 from longshore.models.elements import ElementState
 from longshore.models.job import JobSpec

@@ -30,9 +30,9 @@ from typing import Any
 from temporalio.client import Client
 
 from benchmarks.bare import CONTROL_QUEUE, BareParent, BareWorkers
+from benchmarks.costs import billed
 from benchmarks.installation import forget_environment, installed
 from longshore.client.api import Longshore
-from longshore.client.costs import billed
 from longshore.client.process import leave, run
 from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import dag_workflow_id

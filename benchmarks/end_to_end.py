@@ -30,10 +30,10 @@ from pathlib import Path
 from temporalio.client import Client
 
 from benchmarks.bare import CONTROL_QUEUE, BareJob, BareWorkers
+from benchmarks.costs import billed
 from benchmarks.installation import cpu_seconds, forget_environment, installed
 from longshore.activities.node.runs import RunStore
 from longshore.client.api import Longshore
-from longshore.client.costs import billed
 from longshore.client.process import leave, run
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobState

@@ -7,7 +7,7 @@ database. All times are UTC.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Self
 
 from temporalio.client import (
@@ -65,8 +65,6 @@ from longshore.models.settings import Settings
 from longshore.models.views import JobView, Submission
 from longshore.scheduling.arrays import too_many
 from longshore.scheduling.deadline import deadlines_in_vain
-
-_TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
 class Longshore(

@@ -68,8 +68,11 @@ def retry(
 
     The array must have ended. Their retries count anew, and all attempts stay on record.
     """
-    states = (ElementState.FAILED,) if failed else (ElementState.FAILED, ElementState.CANCELLED)
-    array_id, again = call(lambda api: api.retry_array(ref, states))
+    array_id, again = call(
+        lambda api: (
+            api.retry_array(ref, (ElementState.FAILED,)) if failed else api.retry_array(ref)
+        )
+    )
     if as_json:
         return print_json({"array_id": array_id, "elements": again})
     say(f"{array_id} runs {count(again, 'element')} again" if again else f"{array_id} goes on")

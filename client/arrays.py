@@ -62,10 +62,12 @@ class ArrayControl(ArrayReading):
             raise as_ours(error, f"array {ref}") from error
 
     async def retry_array(
-        self, ref: str, states: Sequence[ElementState] = (ElementState.FAILED,)
+        self,
+        ref: str,
+        states: Sequence[ElementState] = (ElementState.FAILED, ElementState.CANCELLED),
     ) -> tuple[str, int]:
-        """Run those elements of an array that has ended again that ended so; go on with one whose
-        workflow was ended from outside.
+        """Run those elements of an array that has ended again that failed or were cancelled, or
+        ended in these states; go on with one whose workflow was ended from outside.
 
         Returns its id, and how many run again. Raises RefusedError where it still runs, where no
         element ended so, or where it is a job of a DAG.

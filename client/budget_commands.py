@@ -138,11 +138,15 @@ def set_(
         edit = None
         if dry_run or tenant.parent != (before.parent if before else None):
             edit = await api.check_tenant(tenant)
-        if edit is not None and not as_json and (edit.moves or dry_run):
-            _say_moves(edit.moves)
-            lose = any(move.loses for move in edit.moves)
+        if edit is not None and (edit.moves or dry_run):
+            if not as_json:
+                _say_moves(edit.moves)
+            lose = sum(move.loses for move in edit.moves)
             if lose and not (dry_run or yes) and sys.stdin.isatty():
-                typer.confirm("Change it?", abort=True, default=False)
+                ask = "Change it?"
+                if as_json:
+                    ask = f"{count(lose, 'job')} would lose a payer (--dry-run names them). {ask}"
+                typer.confirm(ask, abort=True, default=False, err=as_json)
         if dry_run:
             if as_json:
                 print_json(edit)

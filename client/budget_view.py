@@ -17,6 +17,7 @@ from longshore.models.funding_views import (
     TenantView,
 )
 from longshore.models.text import NONE, dollars, listed
+from longshore.models.units import plain
 
 _NAMED = 10
 _EMPTY = {"shares": "1", "alone on": "0", "hours in 90d": NONE}
@@ -95,7 +96,7 @@ def in_tree(tenants: Sequence[TenantView]) -> Iterator[tuple[int, TenantView]]:
 def quotas_words(quotas: Quotas) -> str:
     """Return ``max_gpus 200, max_jobs 10``; empty without any."""
     given = quotas.model_dump(exclude_none=True)
-    return ", ".join(f"{name} {value:g}" for name, value in given.items())
+    return ", ".join(f"{name} {plain(value)}" for name, value in given.items())
 
 
 def budgets_table(budgets: Sequence[BudgetView], width: int) -> Table:
@@ -126,10 +127,10 @@ def _budget_rows(budget: BudgetView, wide: bool) -> Iterator[Mapping[str, str]]:
         spec = each.spec
         start = f"{spec.start:%Y-%m-%d %H:%M}" if spec.start else NONE
         end = f"{spec.end:%Y-%m-%d %H:%M}" if spec.end else "never"
-        lent = f"{each.lent:g}" if wide else f"{each.lent:g} of {lends_words(each)}"
+        lent = plain(each.lent) if wide else f"{plain(each.lent)} of {lends_words(each)}"
         yield {
-            "tenant": budget.tenant, "envelope": spec.name, "GPUs": f"{spec.gpus:g}",
-            "used": f"{each.used:g}", "lent": lent if spec.lending else NONE,
+            "tenant": budget.tenant, "envelope": spec.name, "GPUs": plain(spec.gpus),
+            "used": plain(each.used), "lent": lent if spec.lending else NONE,
             "for": for_words(each), "from (UTC)": start, "to (UTC)": end,
             "window (UTC)": _window(each, start, end),
             "sharing": spec.sharing.value if each.state is EnvelopeState.OPEN else each.state,
@@ -138,8 +139,8 @@ def _budget_rows(budget: BudgetView, wide: bool) -> Iterator[Mapping[str, str]]:
     for cap in budget.caps:
         over = "all below" if cap.spec.subtree else listed(cap.spec.envelopes, _NAMED)
         yield nothing | {
-            "envelope": f"cap {cap.spec.name}", "GPUs": f"{cap.spec.gpus:g}",
-            "used": f"{cap.used:g}", "for": over,
+            "envelope": f"cap {cap.spec.name}", "GPUs": plain(cap.spec.gpus),
+            "used": plain(cap.used), "for": over,
         }  # fmt: skip
     if not budget.envelopes:
         yield nothing | {"envelope": "none"}
@@ -174,8 +175,9 @@ def says_money(budget: BudgetView) -> str:
     money, spent = budget.money, budget.spent
     if money is None or spent is None:
         return ""
-    parts = [f"{dollars(spent.today)} of {dollars(money.per_day)} today"] if money.per_day else []
-    of = f" of {dollars(money.per_month)}" if money.per_month else ""
+    day, month = money.per_day, money.per_month
+    parts = [] if day is None else [f"{dollars(spent.today)} of {dollars(day)} today"]
+    of = "" if month is None else f" of {dollars(month)}"
     parts.append(f"{dollars(spent.this_month)}{of} this month")
     parts.append(f"about {dollars(spent.forecast)} by its end, as in the last week")
     return ", ".join(parts)
@@ -202,15 +204,15 @@ def moves_table(moves: Sequence[ClassMove]) -> Table:
 
 def classes_words(classes: Mapping[FundingClass, float]) -> str:
     """Return ``4 OWNED, 4 UNFUNDED``."""
-    return ", ".join(f"{gpus:g} {each.value}" for each, gpus in classes.items())
+    return ", ".join(f"{plain(gpus)} {each.value}" for each, gpus in classes.items())
 
 
 def _payers(payers: Mapping[str, float]) -> str:
-    return ", ".join(f"{gpus:g} {tenant}" for tenant, gpus in payers.items()) or "nobody"
+    return ", ".join(f"{plain(gpus)} {tenant}" for tenant, gpus in payers.items()) or "nobody"
 
 
 def _of(held: float, most: float | None) -> str:
-    return f"{held:g}" if most is None else f"{held:g} of {most:g}"
+    return plain(held) if most is None else f"{plain(held)} of {plain(most)}"
 
 
 def for_words(each: EnvelopeView) -> str:
@@ -224,4 +226,4 @@ def for_words(each: EnvelopeView) -> str:
 def lends_words(each: EnvelopeView) -> str:
     """Return how much an envelope lends, and to whom: ``4 to lab``."""
     lending = each.spec.lending
-    return f"{lending.max:g} to {listed(lending.to, _NAMED)}" if lending else NONE
+    return f"{plain(lending.max)} to {listed(lending.to, _NAMED)}" if lending else NONE

@@ -1,5 +1,6 @@
 """The code of a Git commit: fetched into a private clone, and put into a folder for a while."""
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -7,9 +8,12 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from longshore.client.code_options import absolute_path
 from longshore.client.code_tree import RUN_NOTHING
@@ -24,6 +28,8 @@ DIFF_PATH = ".longshore/diff.patch"
 """Where a snapshot has what its folder had changed of the commit."""
 _KEPT_FOR = 30 * 86400.0
 """Seconds that a clone is kept after its last use."""
+_POLL = 0.1
+"""Seconds between tries to lock a clone that another submit fetches."""
 _OF_LFS = ":(attr:filter=lfs)"
 _WITH_LFS = (
     "-c", "filter.lfs.clean=git-lfs clean -- %f", "-c", "filter.lfs.smudge=git-lfs smudge -- %f",
@@ -37,8 +43,10 @@ _FROM_HEAD = re.compile(r"(?:HEAD|@)((?:[~^].*)?)")
 _CUT = b"\n(cut: the diff is longer than 1 MB; the files themselves are whole)\n"
 
 
-@contextlib.contextmanager
-def checked_out(repository: str, ref: str | None, cache: Path) -> Iterator[tuple[Path, str]]:
+@contextlib.asynccontextmanager
+async def checked_out(
+    repository: str, ref: str | None, cache: Path
+) -> AsyncIterator[tuple[Path, str]]:
     """Yield a folder with the files of a commit, submodules and LFS files too, and the commit.
 
     `repository` is a URL or a path, and `ref` a branch, tag or commit of it; its default branch
@@ -49,24 +57,78 @@ def checked_out(repository: str, ref: str | None, cache: Path) -> Iterator[tuple
     source = _source(repository)
     clone = cache / hashlib.sha256(source.encode()).hexdigest()[:20]
     clone.parent.mkdir(parents=True, exist_ok=True)
-    tree = clone.with_suffix(".tree")
-    with clone.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of two submits one fetches, and the other finds it
+    lock = clone.with_suffix(".lock").open("w")
+    try:
+        # Of two submits one fetches, and the other finds it. A thread that waits for the lock
+        # could not be interrupted.
+        while not _locked(lock.fileno()):  # noqa: ASYNC110 (another process has it)
+            await asyncio.sleep(_POLL)
+    except BaseException:
+        lock.close()
+        raise
+    thread = asyncio.get_running_loop().run_in_executor(None, _check_out, source, ref, clone, lock)
+    try:
+        found = await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        thread.add_done_callback(_remove_forsaken)  # it goes on, and has the lock as long
+        raise
+    try:
+        yield found.folder, found.commit
+    finally:
+        await asyncio.to_thread(found.remove)
+
+
+@dataclass(frozen=True)
+class _Checkout:
+    """A folder with the files of a commit, which is locked as long as somebody reads it."""
+
+    folder: Path
+    commit: str
+    locked: int
+    """Its descriptor."""
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self.locked)
+
+
+def _remove_forsaken(thread: "asyncio.Future[_Checkout]") -> None:
+    if not thread.cancelled() and thread.exception() is None:
+        thread.result().remove()
+
+
+def _check_out(source: str, ref: str | None, clone: Path, lock: IO[str]) -> _Checkout:
+    """Return a new folder with the files of a commit. Ends the lock of the clone: others may use
+    it while the files are read."""
+    with lock:
         os.utime(lock.fileno())
-        _sweep(cache)
-        shutil.rmtree(tree, ignore_errors=True)  # of a submit that was killed
+        _sweep(clone.parent)
+        _sweep_trees(clone)
         _update(source, clone)
         commit = _commit_of(source, ref, clone)
         _git("-C", clone, "worktree", "prune")
+        tree = Path(tempfile.mkdtemp(prefix=f"{clone.name}-", suffix=".tree", dir=clone.parent))
+        descriptor = os.open(tree, os.O_RDONLY)
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             # Forced twice: Git locks it while it checks out, and one that was killed leaves that.
             force = ("--force", "--force")
             _git("-C", clone, "worktree", "add", *force, "--quiet", "--detach", tree, commit)
             _complete(source, tree)
-            yield tree, commit
-        finally:
+        except BaseException:
             shutil.rmtree(tree, ignore_errors=True)
-            _git("-C", clone, "worktree", "prune")
+            os.close(descriptor)
+            raise
+    return _Checkout(tree, commit, descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    """Take a lock that nobody else has; return whether this one has it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 _MOST_CHANGED = 1000
@@ -99,14 +161,27 @@ def _sweep(cache: Path) -> None:
     before = time.time() - _KEPT_FOR
     for lock in cache.glob("*.lock"):
         with contextlib.suppress(OSError), lock.open("r") as held:
-            if lock.stat().st_mtime < before:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                for suffix in ("", ".tree", ".new"):  # not the lock: another may wait for it
-                    shutil.rmtree(lock.with_suffix(suffix), ignore_errors=True)
+            if lock.stat().st_mtime < before and _locked(held.fileno()):
+                clone = lock.with_suffix("")
+                for folder in (clone, clone.with_suffix(".new")):
+                    shutil.rmtree(folder, ignore_errors=True)  # not the lock: another may wait
+                _sweep_trees(clone)
     for tree in cache.glob("tree-*"):  # so an earlier version called them
         with contextlib.suppress(OSError):
             if tree.stat().st_mtime < before:
                 shutil.rmtree(tree, ignore_errors=True)
+
+
+def _sweep_trees(clone: Path) -> None:
+    """Remove the folders of a clone, which is locked, that a submit which was killed left."""
+    for tree in clone.parent.glob(f"{clone.name}*.tree"):
+        with contextlib.suppress(OSError):
+            descriptor = os.open(tree, os.O_RDONLY)
+            try:
+                if _locked(descriptor):
+                    shutil.rmtree(tree, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 def _update(source: str, clone: Path) -> None:
@@ -114,6 +189,10 @@ def _update(source: str, clone: Path) -> None:
     anew, and aside, so that none is there in part."""
     fetch = ("fetch", "--quiet", "--prune", "--force", "origin")
     if clone.exists() and _run("-C", clone, *fetch).returncode == 0:
+        return
+    if any(clone.parent.glob(f"{clone.name}*.tree")):
+        # Somebody reads the files of another commit now, by way of this clone.
+        _git("-C", clone, *fetch, said_of=source)
         return
     new = clone.with_suffix(".new")
     shutil.rmtree(new, ignore_errors=True)

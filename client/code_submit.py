@@ -123,9 +123,8 @@ class CodeStorer:
     async def _store(self, spec: JobSpec, tenant: str, code: Code) -> "_Stored":
         if code.git is None:
             return await self._upload(spec, Path(code.folder or "."), tenant)
-        with contextlib.ExitStack() as stack:
-            checkout = checked_out(code.git, code.ref, self._settings.state_dir / "cache" / "git")
-            folder, commit = await asyncio.to_thread(stack.enter_context, checkout)
+        clones = self._settings.state_dir / "cache" / "git"
+        async with checked_out(code.git, code.ref, clones) as (folder, commit):
             stored = await self._upload(spec, folder, tenant, commit)
         of = {"git": without_secrets(code.git), "ref": code.ref}
         return replace(stored, code=stored.code.model_copy(update=of))

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from longshore.activities.pollers import POLL_SEEN_WITHIN, last_polls, poll_time
 from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
+from longshore.models.service_messages import service_workflow_id
 from longshore.models.text import listed
 
 START = "Run `longshore up`, or `longshore worker` beside servers of your own."
@@ -21,6 +22,8 @@ _ANSWERED = (
     EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED,
 )
 _MOST_NAMED = 5
+_LOOK_EVERY = 0.1
+"""Seconds."""
 
 
 @dataclass(frozen=True)
@@ -122,10 +125,48 @@ async def why_not_taken_up(temporal: Client, job_id: str) -> str:
         asking = await who_asks(temporal)
     except RPCError:
         return ""
+    return _nobody("taken the job up", asking, look.handed_to)
+
+
+async def why_not_heard(temporal: Client, service: str) -> str:
+    """Return what to say of a service that was told of a change, where no control worker has taken
+    that up within `TAKEN_UP_WITHIN`; empty where one has, or where Temporal does not say."""
+    try:
+        async with asyncio.timeout(TAKEN_UP_WITHIN.total_seconds()):
+            await _step_is_done(temporal, service_workflow_id(service))
+        return ""
+    except TimeoutError:
+        pass
+    except RPCError:
+        return ""
+    try:
+        return _nobody("taken this up", await who_asks(temporal), "")
+    except RPCError:
+        return ""
+
+
+async def _step_is_done(temporal: Client, workflow_id: str) -> None:
+    """Wait until a control worker has answered for the step of a workflow that waits, if any."""
+    handle = temporal.get_workflow_handle(workflow_id)
+    first: int | None = None
+    while True:
+        found = await handle.describe()
+        task = found.raw_description.pending_workflow_task
+        waits = found.status is WorkflowExecutionStatus.RUNNING and (
+            found.raw_description.HasField("pending_workflow_task")
+        )
+        if not waits or first not in (None, task.original_scheduled_time.ToNanoseconds()):
+            return
+        first = task.original_scheduled_time.ToNanoseconds()
+        await asyncio.sleep(_LOOK_EVERY)
+
+
+def _nobody(done: str, asking: Asking, handed_to: str) -> str:
+    """Return that no control worker has done something, why, and what helps."""
     if asking.missing:
         why, helps = nobody_asks(" and ".join(asking.missing)), START
-    elif look.handed_to:
-        who = process_of(look.handed_to)
+    elif handed_to:
+        who = process_of(handed_to)
         why = f"{who} was given it and has not answered: it is busy, hangs, or is gone"
         helps = "`longshore doctor` looks again."
     else:
@@ -133,6 +174,6 @@ async def why_not_taken_up(temporal: Client, job_id: str) -> str:
         helps = "`longshore doctor` looks again."
     seconds = f"{TAKEN_UP_WITHIN.total_seconds():g} s"
     return (
-        f"no control worker has taken the job up within {seconds}: {why}. {helps} It waits until "
-        "one takes it up."
+        f"no control worker has {done} within {seconds}: {why}. {helps} It waits until one takes "
+        "it up."
     )

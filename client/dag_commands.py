@@ -6,7 +6,6 @@ import typer
 
 from longshore.client.calls import call
 from longshore.client.code_options import INCLUDE, NO_UPLOAD, with_code
-from longshore.client.job_commands import REASON
 from longshore.client.live import CANCELLED, FAILED
 from longshore.client.terminal import (
     JSON,
@@ -40,6 +39,7 @@ REF = Annotated[
     str, typer.Argument(metavar="DAG", help="A DAG's id, or a name for the newest of it.")
 ]
 FILE = Annotated[str, typer.Argument(help="DAG file (YAML or JSON); - reads stdin.")]
+REASON = Annotated[str, typer.Option(help="Why; kept with the DAG.")]
 MERMAID = Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flow chart.")]
 
 
@@ -211,23 +211,31 @@ def list_dags(
 
 
 @dag_app.command()
-def cancel(ref: REF, reason: REASON = "") -> None:
+def cancel(ref: REF, reason: REASON = "", as_json: JSON = False) -> None:
     """Cancel a DAG: running jobs get their stop signal and grace, and no other job starts."""
     dag_id = call(lambda api: api.cancel_dag(ref, reason))
-    say(f"{dag_id} will end; `longshore dag watch {dag_id}` shows it")
+    _steered(dag_id, as_json, f"{dag_id} will end; `longshore dag watch {dag_id}` shows it")
 
 
 @dag_app.command()
-def hold(ref: REF, reason: REASON = "") -> None:
+def hold(ref: REF, reason: REASON = "", as_json: JSON = False) -> None:
     """Put a DAG on hold: no further job is submitted; submitted ones continue."""
     dag_id = call(lambda api: api.hold_dag(ref, reason))
-    say(f"{dag_id} submits no further job until `longshore dag release {dag_id}`")
+    until = f"until `longshore dag release {dag_id}`"
+    _steered(dag_id, as_json, f"{dag_id} submits no further job {until}")
 
 
 @dag_app.command()
-def release(ref: REF, reason: REASON = "") -> None:
+def release(ref: REF, reason: REASON = "", as_json: JSON = False) -> None:
     """Release a held DAG."""
-    say(f"{call(lambda api: api.release_dag(ref, reason))} goes on")
+    dag_id = call(lambda api: api.release_dag(ref, reason))
+    _steered(dag_id, as_json, f"{dag_id} goes on")
+
+
+def _steered(dag_id: str, as_json: bool, said: str) -> None:
+    if as_json:
+        return print_json({"dag_id": dag_id})
+    return say(said)
 
 
 @dag_app.command()

@@ -22,10 +22,14 @@ class DagReading:
         *,
         tenant: str | None = None,
         states: frozenset[DagState] = frozenset(),
+        after: str | None = None,
         limit: int = 100,
     ) -> tuple[DagSummary, ...]:
-        """Return DAGs, newest first, and whether a workflow follows those that have not ended."""
-        read = partial(DagViews(self._db()).dags, tenant=tenant, states=states, limit=limit)
+        """Return DAGs, newest first, those after the one with the id `after`, and whether a
+        workflow follows those that have not ended."""
+        read = partial(
+            DagViews(self._db()).dags, tenant=tenant, states=states, after=after, limit=limit
+        )
         found = await read()
         is_open = any(not dag.state.ended for dag in found)
         temporal = await self._temporal() if is_open else None
@@ -48,7 +52,7 @@ class DagReading:
         found = await self._step_of(ref)
         return None if found is None else found[1]
 
-    async def not_submitted(self, ref: str) -> NotSubmittedError | str | None:
+    async def _not_submitted(self, ref: str) -> NotSubmittedError | str | None:
         """Return what to say of a job of a DAG that is in no queue, or the id of the job that
         `DAG.JOB` stands for; None where it names no job of a DAG."""
         found = await self._step_of(ref) if "." in ref else None

@@ -205,7 +205,8 @@ class Explainer:
                     kind = kind_of_node(request, alone.rejections, nodes, moment)
         payers = await self.payers_of(job.id)
         if payers is not None:
-            would = says_who_would_pay(job.id, pool.packing.funding)
+            planned = job.state is not JobState.HELD  # else nobody was asked for it
+            would = says_who_would_pay(job.id, pool.packing.funding) if planned else ""
             payers = payers.model_copy(update={"waiting": would})
         told = explain(
             job, alone=alone, last=last, decided_at=row["decided_at"], position=position or 1,

@@ -187,8 +187,8 @@ def _place_live(
 def schema(
     document: Annotated[Document, typer.Argument(help="The kind of file.")] = Document.JOB,
 ) -> None:
-    """Print the JSON Schema of a file, for editors; of a tenant, a pool and a schedule that of
-    what the Python client takes.
+    """Print the JSON Schema of a file, for editors. For `tenant`, `pool` and `schedule`: of the
+    Python client's argument.
 
     longshore schema job > job.schema.json; then begin a job file with the line
     "# yaml-language-server: $schema=job.schema.json".

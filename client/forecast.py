@@ -34,7 +34,7 @@ from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.funding import PoolFunding
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
-from longshore.models.placement import PlacementKind
+from longshore.models.placement import Decision, PlacementKind
 from longshore.models.preemption import BuyQuote
 from longshore.models.settings import Settings
 from longshore.models.start_range import StartRange
@@ -55,6 +55,7 @@ from longshore.scheduling.forecast import (
 )
 from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.packer import place
+from longshore.scheduling.preemption.payers import says_who_would_pay
 
 MARKETS_WITHIN = 10.0
 """Seconds: a submit does not wait longer for prices."""
@@ -134,6 +135,8 @@ async def forecast(
     held = {each.source: each for each in holds.get(node_id or "", ()) if _may_use(each, spec)}
     if said := data_says(spec.data, held, node_id):
         found = found.model_copy(update={"says": f"{found.says}{said}"})
+    if paid := _says_paid(funding, alone):
+        found = found.model_copy(update={"says": f"{found.says}{paid}"})
     if away:
         told = f"{found.says}; what would be bought: {away}"
         found = found.model_copy(update={"says": told, "not_known": away})
@@ -169,6 +172,18 @@ def _why_unpaid(funding: PoolFunding | None) -> str:
     """Return for which hard quota the job would wait, or why no budget pays for it where it has
     to; empty where it would wait for neither."""
     return funding.unfunded[_THIS] if funding and _THIS in funding.held else ""
+
+
+def _says_paid(funding: PoolFunding | None, alone: Decision) -> str:
+    """Return who would pay for the job, or that nobody would; empty where its tenant has no
+    budget, or it would run on a spare that another job lends."""
+    if funding is None or alone.borrowed_from:
+        return ""
+    payer = funding.of(_THIS)
+    if payer.funded and payer.tenants:
+        return f"; {says_who_would_pay(_THIS, funding)}"
+    why = funding.unfunded.get(_THIS, "")
+    return f"; it would be UNFUNDED, and preempted first: {why}" if why else ""
 
 
 def _start_beside_others(

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from longshore.activities.database import clock
 from longshore.activities.funding.fund import fund_view
-from longshore.activities.funding.use import funding_state, leases_at, usage
+from longshore.activities.funding.use import funding_state, leases_at, usage, with_slots
 from longshore.activities.funding.views import why_no_tenant
 from longshore.client.budgets import BudgetReading
 from longshore.models.errors import NotFoundError
@@ -61,11 +61,12 @@ class FundingReading(BudgetReading):
 
         Raises NotFoundError for a node, a GPU or a job that is not known.
         """
-        job_ids = (await self._resolve(job),) if job is not None else ()
+        job_id = await self._resolve(job) if job is not None else None
         if node_id is not None:
             await self._known_gpu(node_id, gpu_index)
         async with self._db().snapshot() as connection:
             moment = at or await clock(connection)
+            job_ids = () if job_id is None else await with_slots(connection, job_id)
             found = await leases_at(
                 connection, moment, node_id=node_id, gpu_index=gpu_index, job_ids=job_ids
             )

@@ -26,7 +26,7 @@ from longshore.models.errors import (
     RefusedError,
 )
 from longshore.models.job_status import JobState, JobStatus
-from longshore.models.messages import CommandReason, Displacement
+from longshore.models.messages import CommandReason, InterruptRequest
 from longshore.models.resize import Resize, ResizeReply
 from longshore.workflows.job import JobWorkflow
 
@@ -87,11 +87,11 @@ class JobControl(OutputReading, DagControl):
             raise kind(
                 f"job {ref} is {status.state.value}: only one that runs can be queued again"
             )
-        displacement = Displacement(
+        request = InterruptRequest(
             attempt=status.attempt, reason=reason or "queued again by its user"
         )
         try:
-            await self._job(status.job_id).signal(JobWorkflow.move, displacement)
+            await self._job(status.job_id).signal(JobWorkflow.move, request)
         except RPCError as error:
             raise as_ours(error, f"job {ref}") from error
         return status.job_id

@@ -125,9 +125,8 @@ def quality_table(quality: Sequence[Quality]) -> Table:
     """Return a row for each market, type and size; docs/market-memory.md explains the columns."""
     table = a_table(
         ("market", "type", "GPUs", "limits", "judged", "at once", "within 1h", "over best later",
-         "headroom", "bought", "paid over best"),
-        right=("GPUs", "limits", "judged", "at once", "within 1h", "over best later", "headroom",
-               "bought", "paid over best"),
+         "headroom"),
+        right=("GPUs", "limits", "judged", "at once", "within 1h", "over best later", "headroom"),
     )  # fmt: skip
     for each in quality:
         table.add_row(
@@ -140,8 +139,6 @@ def quality_table(quality: Sequence[Quality]) -> Table:
             _share(each.in_time, each.judged),
             _percent(each.over_best),
             _percent(each.headroom),
-            str(each.paid),
-            _percent(each.paid_over_best),
         )
     return table
 

@@ -20,7 +20,7 @@ from longshore.client.model_view import (
 from longshore.client.terminal import JSON, note, print_json, say, show, warn
 from longshore.models.addresses import without_secrets
 from longshore.models.document import Override, load_document
-from longshore.models.errors import SpecError
+from longshore.models.errors import SpecError, UnsatisfiableError
 from longshore.models.model_memory import MOST_CONCURRENCY, MOST_CONTEXT, CacheType, Serving
 from longshore.models.serving import LLAMA_CPP, ModelSpec
 from longshore.models.units import format_gb, parse_gb
@@ -93,14 +93,14 @@ def add(
         ),
     ] = None,
     gpus: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="On so many GPUs of a node.")
+        str | None, typer.Option(metavar="NUMBER", help="GPUs of one node per engine.")
     ] = None,
     sha256: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="SHA-256 of its file.")
     ] = None,
     adapter: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=SOURCE", help="A LoRA adapter. May be given several times."),
+        typer.Option(metavar="NAME=SOURCE", help="A LoRA adapter. Repeatable."),
     ] = None,
     pinned: Annotated[
         bool, typer.Option("--pinned", help="Never evicted for another model.")
@@ -120,12 +120,12 @@ def add(
 ) -> None:
     """Store models, in place of those of the same name. The headers of their files are read."""
     from longshore.client.code_options import progress
-    from longshore.client.model_file import read_models
+    from longshore.client.model_file import as_path, read_models
 
     options = {
-        "source": source, "runtime": runtime, "context": context, "concurrency": concurrency,
-        "cache_type": cache_type, "memory": memory, "overhead": overhead, "gpus": gpus,
-        "sha256": sha256,
+        "source": source and as_path(source), "runtime": runtime, "context": context,
+        "concurrency": concurrency, "cache_type": cache_type, "memory": memory,
+        "overhead": overhead, "gpus": gpus, "sha256": sha256,
         "pinned": "true" if pinned else None, "prewarm": "true" if prewarm else None,
     }  # fmt: skip
     given = [*_overrides(options), *_adapters(adapter or [])]
@@ -172,6 +172,8 @@ _TEXTS = frozenset({"source", "runtime", "cache_type", "memory", "overhead", "sh
 
 
 def _adapters(texts: list[str]) -> list[Override]:
+    from longshore.client.model_file import as_path
+
     found: list[Override] = []
     names: set[str] = set()
     for text in texts:
@@ -187,7 +189,7 @@ def _adapters(texts: list[str]) -> list[Override]:
             )
         names.add(name)
         given = f"--adapter {without_secrets(text)}"
-        found.append(Override("adapters", json.dumps(source), given, ("adapters", name)))
+        found.append(Override("adapters", json.dumps(as_path(source)), given, ("adapters", name)))
     return found
 
 
@@ -333,10 +335,13 @@ def estimate(
     )  # fmt: skip
     read = read_files(model)
     serving = read.served(serving, context_is_said=context is not None)
-    found = read.needs(serving)
-    if memory is not None:
-        most = most_that_fit(read.needs, serving, memory, read.most_requests)
-        found = found.model_copy(update={"gpu_memory": memory, "most_requests": most})
+    try:
+        found = read.needs(serving)
+        if memory is not None:
+            most = most_that_fit(read.needs, serving, memory, read.most_requests)
+            found = found.model_copy(update={"gpu_memory": memory, "most_requests": most})
+    except UnsatisfiableError as error:
+        raise SpecError(model, (str(error),)) from error
     if as_json:
         return print_json(found)
     show(estimate_table(found))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from longshore.client.several_documents import Several
 from longshore.models.model_registry import ModelsDocument, RuntimesDocument
-from longshore.models.serving import ModelSpec, Runtime
+from longshore.models.serving import ModelSpec, Runtime, is_url
 
 _ALREADY = "is in this file already"
 _MODELS = Several(
@@ -16,6 +16,13 @@ _RUNTIMES = Several(
     Runtime, RuntimesDocument, list="runtimes", key="name",
     each_of=lambda file: file.runtimes, already=_ALREADY,
 )  # fmt: skip
+
+
+def as_path(source: str) -> str:
+    """Return a source that an option names: a file that is here, and is named without a folder,
+    with ``./``, as models have it."""
+    plain = not source.startswith(("/", "~", "./", "../")) and not is_url(source)
+    return f"./{source}" if plain and Path(source).exists() else source
 
 
 def read_models(file: str) -> tuple[ModelSpec, ...]:

@@ -36,6 +36,8 @@ from longshore.models.serving import ModelSpec, Runtime
 from longshore.scheduling.buying.fleet import VRAM
 from longshore.scheduling.serving.fits import NodeGPUs, room_for
 
+_UNREAD = ". With `memory` (--memory), which says what it needs, it is added unread"
+
 
 class _Undone(Exception):
     """Ends a transaction without its changes; no error."""
@@ -104,7 +106,8 @@ class ModelControl(ModelReading):
             try:
                 seen = await examined(each, runtime, verify=verify, told=told)
             except StoreError as error:
-                raise StoreError(f"model {each.name}: source: {error}") from error
+                unread = "" if each.memory is not None else _UNREAD
+                raise StoreError(f"model {each.name}: source: {error}{unread}") from error
             refused, warning = _room(seen, runtime, nodes)
             problems += (f"model {each.name}: {why}" for why in (*seen.problems, *refused))
             warnings += (f"model {each.name}: {why}" for why in (*seen.warnings, *warning))

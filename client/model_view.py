@@ -6,7 +6,7 @@ from datetime import datetime
 from rich.table import Table
 
 from longshore.client.terminal import a_table, pairs
-from longshore.models.model_memory import ModelMemory
+from longshore.models.model_memory import ModelMemory, Serving
 from longshore.models.model_registry import ModelView, RegistryChange, RuntimeView
 from longshore.models.serving import MemoryRule
 from longshore.models.text import NONE, count, format_duration, listed
@@ -58,6 +58,11 @@ def _of_model(model: ModelView) -> Iterator[tuple[str, str]]:
         yield "says", "its files were not read"
     yield "context", count(spec.context or 0, "token")
     yield "at a time", count(spec.concurrency or 0, "request")
+    for label, field in (("cache type", "cache_type"), ("batch", "batch")):
+        if (value := getattr(spec, field)) != type(spec).model_fields[field].default:
+            yield label, f"{value:,}" if isinstance(value, int) else value
+    if spec.overhead != Serving().overhead:
+        yield "overhead", f"{format_gb(spec.overhead)} of each GPU"
     stated = "stated" if spec.memory is not None else "by its header"
     yield "GPU memory", f"{format_bytes(model.memory)}, {stated}"
     if model.seen:

@@ -148,7 +148,6 @@ def drain(
     at_once: Annotated[
         bool, typer.Option("--now", help="Stop all of its jobs now, each with its grace.")
     ] = False,
-    undo: Annotated[bool, typer.Option("--undo", help="The same as `uncordon`.")] = False,
     as_json: JSON = False,
 ) -> None:
     """Drain a node: it takes no new jobs, and its running jobs are moved.
@@ -158,8 +157,6 @@ def drain(
     until another is ready elsewhere; with a deadline it waits for that as long as it can, and for
     half of the time at least.
     """
-    if undo:
-        return uncordon(node, reason, as_json)
     within = _time("--deadline", deadline) if deadline is not None else None
     status = call(lambda api: api.drain(node, reason, deadline=within, now=at_once))
     return _say(status, as_json)

@@ -16,9 +16,11 @@ def past_time(option: str, text: str) -> datetime:
     zone of this machine counts where none is given. Raises BadParameter."""
     if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text, re.ASCII):
         with contextlib.suppress(ValueError):
-            of_today = datetime.combine(now().astimezone(), time.fromisoformat(text))
-            found = of_today.astimezone()
-            return found if found <= now() else found - timedelta(days=1)
+            today, clock = now().astimezone().date(), time.fromisoformat(text)
+            found = datetime.combine(today, clock).astimezone()
+            if found > now():  # by the calendar: a day in which clocks change has another length
+                found = datetime.combine(today - timedelta(days=1), clock).astimezone()
+            return found
     with contextlib.suppress(ValueError, OverflowError):
         return now() - parse_duration(text)
     try:

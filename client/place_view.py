@@ -25,6 +25,7 @@ from longshore.models.gang import GangPacking, GangPlan
 from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
+from longshore.models.preemption import PreemptionPlan
 from longshore.models.text import count, format_duration, format_gpus, format_slices, listed
 from longshore.models.topology import Gang
 from longshore.models.units import format_cores, format_gb, format_limits
@@ -86,9 +87,11 @@ def render_foreseen(
     `nodes` are those of the pool with the jobs before it placed; `plain` as for a decision.
     """
     decision = foreseen.decision
-    parts: list[RenderableType] = [
-        render_place(decision, foreseen.request, foreseen.at, nodes, plain=plain)
-    ]
+    plan = foreseen.stops
+    parts: list[RenderableType] = []
+    if plan is not None and plan.preempts:  # what comes first: the decision is what else would be
+        parts += [_preemption(plan), Text("\nIf nobody were stopped:")]
+    parts.append(render_place(decision, foreseen.request, foreseen.at, nodes, plain=plain))
     if decision.gang is None:
         rows = [
             (left.domain or "(none)", *map(str, (left.nodes, left.gpus, left.free, left.left)))
@@ -103,13 +106,16 @@ def render_foreseen(
     if foreseen.by_rule:
         parts.append(render_rules(foreseen.by_rule, foreseen.rule, plain=plain))
     if foreseen.by_gang_packing:
-        plan = decision.gang
-        used = plan.packing if plan else None
+        used = decision.gang.packing if decision.gang else None
         parts.append(render_gang_rules(foreseen.by_gang_packing, used, plain=plain))
-    if (plan := foreseen.stops) is not None:
-        told = [f"Preemption: {plan.reason}", *(f"  {each.reason}" for each in plan.victims)]
-        parts.append(Text("\n" + "\n".join(told)))
+    if plan is not None and not plan.preempts:
+        parts += [Text(), _preemption(plan)]
     return Group(*parts, Text(f"\n{_beside(foreseen)}", style="dim"))
+
+
+def _preemption(plan: PreemptionPlan) -> Text:
+    told = [f"Preemption: {plan.reason}", *(f"  {each.reason}" for each in plan.victims)]
+    return Text("\n".join(told))
 
 
 def render_rules(

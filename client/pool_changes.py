@@ -2,6 +2,7 @@
 
 import json
 import re
+from decimal import Decimal, InvalidOperation
 
 import typer
 
@@ -12,8 +13,12 @@ from longshore.models.price_series import FILE
 from longshore.models.visible import brief
 
 _MONEY = re.compile(r"(caps|max_price)\..+|(fast_delay|flex|prime_max)_price")
-_NUMBER = re.compile(r"[0-9.]*[1-9][0-9.]*")
+_NUMBER = re.compile(
+    r"(?=.*[1-9a-df])\+?(0x[0-9a-f_]+|\.?[0-9][0-9._,]*(e[-+]?[0-9]+)?)", re.IGNORECASE
+)
 """Of micro-dollars nobody thinks who writes one; documents of programs have them."""
+_NO_DOLLARS = 100_000
+"""A number from here on is thought of as micro-dollars."""
 
 
 def weights(text: str | None) -> list[Override]:
@@ -35,12 +40,29 @@ def named(field: str, texts: list[str] | None, example: str, flag: str = "") -> 
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise typer.BadParameter(f"{flag} {brief(text)}: give NAME=VALUE, as in {example}")
-        if field == "buying" and _MONEY.fullmatch(name.strip()) and _NUMBER.fullmatch(value):
+        if (
+            field == "buying"
+            and _MONEY.fullmatch(name.strip())
+            and _NUMBER.fullmatch(value.strip())
+        ):
             raise typer.BadParameter(
-                f"{flag} {text}: give dollars, as in '{name.strip()}=${value}'"
+                f"{flag} {text}: give dollars, as in {_in_dollars(name.strip(), value)}"
             )
         changes.append(Override(f"{field}.{name.strip()}", value, f"{flag} {text}"))
     return changes
+
+
+def _in_dollars(name: str, value: str) -> str:
+    """Return what a number without a dollar sign may mean: dollars; a large one micro-dollars."""
+    try:
+        number = Decimal(value.strip().replace("_", "").replace(",", ""))
+    except InvalidOperation:
+        return f"'{name}=$50'"
+    said = f"'{name}=${number:f}'"
+    if number < _NO_DOLLARS:
+        return said
+    micro = f"{number / 1_000_000:f}"
+    return f"{said}, or '{name}=${micro}' if micro-dollars are meant"
 
 
 def price(

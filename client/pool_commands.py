@@ -130,8 +130,8 @@ def pool_set(
         str | None,
         typer.Option(
             metavar="NAME=NUMBER,...",
-            help=f"Weights of the score: {', '.join(ScoreWeights.model_fields)}; the last one "
-            "orders the queue, in hours of waiting.",
+            help=f"Weights of the score: {', '.join(ScoreWeights.model_fields)}; critical_path is "
+            "the head start of long DAG paths, in hours.",
         ),
     ] = None,
     safety_margin: Annotated[

@@ -22,9 +22,10 @@ from longshore.models.money import micro_of_text
 from longshore.models.text import amount, format_dollars
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from longshore.activities.database import Database
+    from longshore.models.spending import Account
 
 # The rest is imported where it is needed: every command of `longshore` loads this module.
 
@@ -58,9 +59,10 @@ def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = Fals
     for each in found:
         table.add_row(
             each.id, each.pool, each.tier, each.state.value, amount(each.committed_micro_usd),
-            amount(each.paid_micro_usd), ", ".join(each.nodes), each.reason,
+            each.paid_so_far, ", ".join(each.nodes), each.reason,
         )  # fmt: skip
     show(table)
+    _say_estimated(found)
     return _say_simulated(any(each.simulated for each in found))
 
 
@@ -103,10 +105,11 @@ def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) 
             each.id, each.provider, str(each.nodes), each.instance_type, each.state.value,
             cell(each.starts_at, now()) if each.starts_at else "-",
             cell(each.ends_at, now()) if each.ends_at else "-",
-            format_dollars(each.price_micro_usd), amount(each.paid_micro_usd),
+            format_dollars(each.price_micro_usd), each.paid_so_far,
             each.reason or each.decided,
         )  # fmt: skip
     show(table)
+    _say_estimated(found)
     return _say_simulated(any(each.simulated for each in found))
 
 
@@ -201,7 +204,8 @@ def costs(
 ) -> None:
     """Show what was paid and what became of it: paid - resold + fees = used + idle + open.
 
-    A job pays its share of its node's price for its time, once the node's block has ended.
+    A job pays its share of its node's price for its time, once the node's block has ended. What
+    was idle is no job's and no tenant's: by job and by tenant only what they used is shown.
     """
     from longshore.activities.buying.purchase_views import PurchaseViews
 
@@ -210,15 +214,19 @@ def costs(
         return print_json(found)
     if not found:
         return note("Nothing has been paid for yet.")
-    sums = ("paid", "resold", "fees", "used", "idle", "open")
+    of_blocks = by in ("pool", "block")
+    sums = ("paid", "resold", "fees", "used", "idle", "open") if of_blocks else ("used",)
     table = a_table((by, *sums), right=sums, widest={by: width_of_ids(out().width)})
     for each in found:
-        amounts = (
-            each.paid_micro_usd, each.resold_micro_usd, each.fees_micro_usd, each.used_micro_usd,
-            each.idle_micro_usd, each.open_micro_usd,
-        )  # fmt: skip
-        table.add_row(each.name, *map(amount, amounts))
+        amounts = {
+            "paid": each.paid_micro_usd, "resold": each.resold_micro_usd,
+            "fees": each.fees_micro_usd, "used": each.used_micro_usd,
+            "idle": each.idle_micro_usd, "open": each.open_micro_usd,
+        }  # fmt: skip
+        table.add_row(each.name, *(amount(amounts[name]) for name in sums))
     show(table)
+    if not of_blocks:
+        note("What was paid and nobody used is idle: `longshore costs` shows it, by pool.")
     return None
 
 
@@ -278,13 +286,15 @@ def caps(
         raise typer.BadParameter(str(error)) from None
 
     async def change(database: Database):
-        switch = BuyingSwitch(database)
+        switch, warning = BuyingSwitch(database), ""
         if scope is not None:
             kind, _, name = scope.partition("=")
-            await switch.set_cap(kind, name or "*", micro)
-        return await switch.state()
+            warning = await switch.set_cap(kind, name or "*", micro)
+        return await switch.state(), warning
 
-    state = _ask(change)
+    state, warning = _ask(change)
+    if warning:
+        note(warning)
     if as_json:
         return print_json(state)
     if not state.caps:
@@ -350,6 +360,14 @@ def _ask(question: Callable[[Database], Awaitable[R]]) -> R:
             await database.close()
 
     return run(ask())
+
+
+def _say_estimated(shown: Iterable[Account]) -> None:
+    """Say what `about` means, where a list has it."""
+    from longshore.models.spending import NOT_BILLED
+
+    if any(each.estimated_micro_usd for each in shown):
+        note(f"about: with what machines that run have cost {NOT_BILLED}")
 
 
 def _say_simulated(simulated: bool) -> None:

@@ -29,7 +29,7 @@ def queue(
         typer.Option("--estimates", help="Show the errors of past start estimates."),
     ] = False,
     since: Annotated[
-        str, typer.Option(metavar="DURATION", help="With --estimates: only those of this time.")
+        str, typer.Option(metavar="DURATION", help="With --estimates: look this far back.")
     ] = "1d",
     limit: LIMIT = 50,
     as_json: JSON = False,

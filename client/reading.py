@@ -67,6 +67,7 @@ class Reading(DagReading):
         self._database: Database | None = None
 
     async def close(self) -> None:
+        """End the connection to the capacity database."""
         if self._database is not None:
             await self._database.close()
 
@@ -303,7 +304,7 @@ class Reading(DagReading):
         try:
             return await look(ref)
         except NotFoundError:
-            of_dag = await self.not_submitted(ref)
+            of_dag = await self._not_submitted(ref)
             if isinstance(of_dag, NotSubmittedError):
                 raise of_dag from None
             if of_dag is not None and of_dag != ref:

@@ -1,6 +1,6 @@
 """Schedules as the server has them: to it, from it, and the times at which it starts runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -222,8 +222,3 @@ async def view_of(found: ScheduleDescription, given: ScheduleRunInput | None) ->
         missed=info.num_actions_missed_catchup_window,
         buffered=raw.buffer_size, dropped=raw.buffer_dropped, trouble=raw.invalid_schedule_error,
     )  # fmt: skip
-
-
-def has_one_to_go(actions: Sequence[Action]) -> bool:
-    """Return whether a run has not ended."""
-    return any(not each.ended for each in actions)

@@ -145,7 +145,7 @@ class ScheduleControl(ScheduleReading):
         Raises RefusedError where a run is under way and this one would be left out, and where
         another was triggered in this second.
         """
-        description, given = await self._described(name)
+        description, _ = await self._described(name)
         before, view = actions_of(description), await self.schedule(name)
         policy = overlap or view.overlap
         if policy is Overlap.SKIP and (running := view.running):
@@ -165,7 +165,7 @@ class ScheduleControl(ScheduleReading):
             )
         except RPCError as error:
             raise self._as_ours(error, name) from error
-        return await self._triggered(name, given, view, before)
+        return await self._triggered(name, view, before)
 
     async def backfill_schedule(
         self,
@@ -297,7 +297,6 @@ class ScheduleControl(ScheduleReading):
     async def _triggered(
         self,
         name: str,
-        given: ScheduleRunInput,
         was: ScheduleView,
         before: Sequence[Action],
     ) -> ScheduleTrigger:

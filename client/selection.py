@@ -38,8 +38,8 @@ LABELS = Annotated[
 NAME = Annotated[
     str | None,
     typer.Option(
-        metavar="FORM",
-        help="Only with such a name: 'a-*' begins with a-; ? is any one character.",
+        metavar="PATTERN",
+        help="Only jobs of this name or pattern, e.g. 'a-*'.",
         rich_help_panel=_PANEL,
     ),
 ]

@@ -1,19 +1,19 @@
 """Commands for services: models that are kept running and answer requests."""
 
-import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from longshore.client.calls import call
+from longshore.client.model_view import change_line
+from longshore.client.service_readiness import all_ready, is_settled, say_endpoints, until_ready
 from longshore.client.service_view import (
     headline,
-    new_reasons,
     problems,
     replicas_table,
     revisions_table,
+    served_line,
     services_table,
     undone_in_full,
 )
@@ -29,17 +29,14 @@ from longshore.client.terminal import (
     warn,
 )
 from longshore.models.document import load_document, read_document, read_stdin
-from longshore.models.errors import NeverReadyError, RefusedError, StoredError
+from longshore.models.errors import NotFoundError, StoredError
 from longshore.models.service import MOST_REPLICAS, ServiceFile, ServiceState, ServiceView
 from longshore.models.text import count
-from longshore.models.visible import visible
-from longshore.scheduling.serving.replicas import TRIES
 
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
 
 _PANEL = "Models"
-_POLL_EVERY = 0.3
 
 NAME = Annotated[str, typer.Argument(metavar="NAME", help="The service.")]
 NO_WAIT = Annotated[
@@ -75,24 +72,30 @@ def serve(
             edit = await api.add_models([each.seen_from(folder) for each in asked.models])
             for each in edit.warnings:
                 warn(each)
+            for change in () if as_json else edit.changes:
+                say(change_line("model", change))
         begun = dict[str, int]()
+        before = {each.name: await _running(api, each.name) for each in asked.services}
         served = await api.serve_all(asked.services)
         for spec, (revision, warnings) in zip(asked.services, served, strict=True):
             for each in warnings:
                 warn(f"service {spec.name}: {each}")
             if not as_json:
-                say(f"{spec.name}: revision {revision}, model {spec.model}")
+                now_ = await _running(api, spec.name)
+                say(served_line(spec, revision, before[spec.name], now_))
             begun[spec.name] = revision
+        await _warn_unheard(api, asked.services[0].name)
         if no_wait:
             return [await api.service(name) for name in begun]
-        return await _all_ready(api, begun, quiet=as_json)
+        return await all_ready(api, begun, quiet=as_json)
 
     found = call(apply)
     if as_json:
         return print_json(found)
     for each in found if no_wait else ():
-        _say_endpoints(each)
-        if not is_settled(each):
+        if is_settled(each):
+            say_endpoints(each)
+        else:
             note(f"revision {each.revision} is not all there yet: longshore rollout status "
                  f"{each.name} waits for it")  # fmt: skip
     return None
@@ -105,112 +108,21 @@ def _services_in(file: str) -> ServiceFile:
     return read_document(file, ServiceFile)
 
 
-def _say_endpoints(service: ServiceView) -> None:
-    for endpoint in service.endpoints:
-        say(f"{service.name} answers at {endpoint}")
-
-
-async def _all_ready(
-    api: "Longshore", revisions: Mapping[str, int], *, quiet: bool
-) -> list[ServiceView]:
-    """Wait for services at the same time; tell where each answers as soon as it is ready.
-
-    One that will not be ready is told at once too, and raises RefusedError when the others are;
-    NeverReadyError where all that will not be are tried again.
-    """
-    failed: list[str] = []
-    refused = False
-
-    async def told(name: str, revision: int) -> ServiceView | None:
-        nonlocal refused
-        try:
-            found = await until_ready(api, name, revision, quiet=quiet)
-        except (NeverReadyError, RefusedError, StoredError) as error:
-            if len(revisions) == 1:
-                raise
-            refused = refused or not isinstance(error, NeverReadyError)
-            warn(str(error))
-            failed.append(name)
-            return None
-        if not quiet:
-            _say_endpoints(found)
-        return found
-
-    found = await asyncio.gather(*(told(*each) for each in revisions.items()))
-    if failed:
-        why = (
-            f"{len(failed)} of {count(len(revisions), 'service')} will not be ready: "
-            f"{', '.join(failed)}"
-        )
-        raise RefusedError(why) if refused else NeverReadyError(why)
-    return [each for each in found if each is not None]
-
-
-async def until_ready(
-    api: "Longshore", name: str, revision: int | None = None, *, quiet: bool
-) -> ServiceView:
-    """Wait until a service has all its replicas, and no others; tell what changes, and why
-    replicas wait or have failed.
-
-    Raises RefusedError where it goes back from the `revision` that is waited for, or is removed,
-    and NeverReadyError where engines fail meanwhile and there is none to go back to.
-    """
-    told, reasons, failed_before = "", set[str](), dict[int, int]()
-    while True:
+async def _running(api: "Longshore", name: str) -> ServiceView | None:
+    """Return a service as it is now; None where none of the name runs, or cannot be read."""
+    try:
         found = await api.service(name)
-        if found.state is not ServiceState.RUNNING:
-            raise RefusedError(f"service {name} is {found.state.in_words}")
-        if revision is not None and found.revision != revision:
-            undone = [each.undone for each in found.revisions or () if each.number == revision]
-            why = undone[0] if undone and undone[0] else f"it is at revision {found.revision} now"
-            raise RefusedError(f"service {name}: {why}")
-        line = f"{name}: {found.ready} ready, {found.spec.replicas} wanted"
-        if found.message:
-            line += f"; {found.message}"
-        if line != told and not quiet:
-            note(line)
-            told = line
-        for reason in () if quiet else new_reasons(found.replicas, reasons):
-            note(reason)
-        if is_settled(found):
-            return found
-        _refuse_never_ready(found, failed_before)
-        await asyncio.sleep(_POLL_EVERY)
+    except (NotFoundError, StoredError):
+        return None
+    return found if found.state is ServiceState.RUNNING else None
 
 
-def _refuse_never_ready(service: ServiceView, failed_before: dict[int, int]) -> None:
-    """Raise NeverReadyError where `TRIES` engines have failed since it was looked at first, none
-    of the revision was ever ready, and it has no other to go back to.
+async def _warn_unheard(api: "Longshore", name: str) -> None:
+    """Say where no control worker takes up what was asked of a service."""
+    from longshore.client.control_worker import why_not_heard
 
-    `failed_before` has how many had failed at the first look, by the number of the revision.
-    """
-    for each in service.revisions or ():
-        if each.number != service.revision or each.ready_at is not None or each.can_go_back:
-            continue
-        first = failed_before.setdefault(each.number, each.failures)
-        if each.failures < first + TRIES:
-            continue
-        name = service.name
-        last = f". The last one: {visible(each.last_failure)}" if each.last_failure else ""
-        raise NeverReadyError(
-            f"service {name}: revision {each.number} never got ready "
-            f"({count(each.failures, 'engine')} failed), and there is no other to go back to"
-            f"{last}\n"
-            f"It is tried again, ever later: `longshore service {name}` shows how that goes; "
-            f"`longshore serve FILE` with another model changes it; `longshore service {name} "
-            "--remove` stops it."
-        )
-
-
-def is_settled(service: ServiceView) -> bool:
-    """Return whether a service has all replicas of its revision, all ready; others may still
-    be stopping."""
-    own = [each for each in service.replicas if not each.stopping]
-    return (
-        len(own) == service.spec.replicas
-        and service.ready == service.spec.replicas
-        and all(each.revision == service.revision for each in own)
-    )
+    if why := await why_not_heard(api.temporal, name):
+        warn(f"service {name}: {why}")
 
 
 def services(as_json: JSON = False) -> None:
@@ -283,6 +195,7 @@ def scale(
 
     async def apply(api: "Longshore") -> ServiceView:
         await api.scale(name, replicas)
+        await _warn_unheard(api, name)
         if no_wait:
             return await api.service(name)
         return await until_ready(api, name, quiet=as_json)
@@ -296,7 +209,7 @@ def scale(
 @rollout_app.command()
 def status(name: NAME, as_json: JSON = False) -> None:
     """Wait until all replicas of a service are of its revision, and tell what changes."""
-    found = call(lambda api: until_ready(api, name, quiet=as_json))
+    found = call(lambda api: until_ready(api, name, quiet=as_json, of_all=True))
     if as_json:
         return print_json(found)
     return say(f"{name}: revision {found.revision}, all {count(found.ready, 'replica')} ready")
@@ -318,6 +231,7 @@ def undo(
         revision = await api.undo_rollout(name, to)
         if not as_json:
             say(f"{name}: back to revision {revision}")
+        await _warn_unheard(api, name)
         if no_wait:
             return await api.service(name)
         return await until_ready(api, name, revision, quiet=as_json)

@@ -6,7 +6,13 @@ from datetime import datetime, timedelta
 from rich.table import Table
 
 from longshore.client.terminal import WIDE, a_table, width_of_ids
-from longshore.models.service import ReplicaView, RevisionView, ServiceState, ServiceView
+from longshore.models.service import (
+    ReplicaView,
+    RevisionView,
+    ServiceSpec,
+    ServiceState,
+    ServiceView,
+)
 from longshore.models.text import NONE, ago, count, format_gpus
 from longshore.models.units import format_gb
 from longshore.models.visible import visible
@@ -59,6 +65,42 @@ def headline(service: ServiceView) -> str:
     )
 
 
+def served_line(
+    spec: ServiceSpec, revision: int, before: ServiceView | None, now: ServiceView | None
+) -> str:
+    """Return ``chat: revision 4, model pilot, of which revision 1 to 3, replicas 3 to 2``: what a
+    service is to be like, and what else that changes of one that was there `before`."""
+    parts = [f"{spec.name}: revision {revision}, model {spec.model}"]
+    if before is not None and not before.trouble:
+        was = _revision(before, before.revision)
+        is_ = _revision(now, revision) if now else None
+        if was and is_ and was.model == is_.model and was.model_revision != is_.model_revision:
+            parts.append(f"of which revision {was.model_revision} to {is_.model_revision}")
+        if before.spec.replicas != spec.replicas:
+            left = "" if revision == before.revision else " (an undo leaves that)"
+            parts.append(f"replicas {before.spec.replicas} to {spec.replicas}{left}")
+    return ", ".join(parts)
+
+
+def why_left(service: ServiceView, number: int) -> str:
+    """Return why a service is no longer at a revision; of a model that it then has as it was
+    before, that the stored one is the one to mend."""
+    left, now = _revision(service, number), _revision(service, service.revision)
+    if left is None or not left.undone:
+        return f"it is at revision {service.revision} now"
+    if now is None or now.model != left.model or now.model_revision >= left.model_revision:
+        return left.undone
+    return (
+        f"{left.undone}\nThe model {left.model} stays stored as its revision "
+        f"{left.model_revision}, and the next change of the service has that: mend it first, with "
+        "`longshore models add` or in `models` of the file."
+    )
+
+
+def _revision(service: ServiceView, number: int) -> RevisionView | None:
+    return next((each for each in service.revisions or () if each.number == number), None)
+
+
 def revisions_table(revisions: Sequence[RevisionView], now: datetime, width: int) -> Table:
     """Return a row for each revision; a narrow table leaves out that of the model."""
     headings = ["revision", "model", "made", "ready first", "undone"]
@@ -84,12 +126,12 @@ def _first_line(text: str) -> str:
 
 
 def undone_in_full(revisions: Sequence[RevisionView]) -> list[str]:
-    """Return why each revision was undone of which the table has the first line alone."""
+    """Return why the newest was undone of which the table has the first line alone."""
     return [
         f"revision {each.number} was undone: {visible(each.undone)}"
         for each in revisions
         if "\n" in each.undone
-    ]
+    ][:1]
 
 
 def replicas_table(

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from temporalio.client import Client
 
 from longshore.activities.serving.model_engine import engine_of, replica_specs
+from longshore.activities.serving.revisions import undone_alike
 from longshore.activities.serving.service_rows import (
     record_service,
     remove_service,
@@ -45,6 +46,17 @@ def _no_engine(name: str, there: Sequence[ReplicaView]) -> str:
         return f"no engine {shown(name)}: `longshore slots` lists them"
     engines = listed(of_service, 3)
     return f"{shown(name)} is a service, and evict takes the id of one engine: {engines}"
+
+
+def _as_undone(model: str, revision: int, of_model: int) -> tuple[str, ...]:
+    """Return what to say of a model that a revision had which was undone; 0 for none."""
+    if not revision:
+        return ()
+    return (
+        f"model {model} is stored as its revision {of_model}, as revision {revision} of the "
+        "service had it, which was undone: mend it first, with `longshore models add` or in "
+        "`models` of the file",
+    )
 
 
 class ServiceReading(Reading):
@@ -96,15 +108,21 @@ class ServiceControl(ServiceReading):
             warnings = await preflight(self._db, replica)
             found[spec.name] = _LookedAt(spec, engine, sizes, model_revision, warnings)
         revisions: dict[str, int] = {}
+        undone: dict[str, tuple[str, ...]] = {}
         async with self._db().transaction() as connection:
             for name in sorted(found):  # the rows of services are locked in one order
                 each = found[name]
                 revisions[name] = await record_service(
                     connection, each.spec, each.engine, each.model_revision, each.sizes
                 )
+                alike = await undone_alike(connection, name, revisions[name])
+                undone[name] = _as_undone(each.spec.model, *alike)
         for spec in specs:
             await Signals(self.temporal).begin_service(spec.name, spec)
-        return [(revisions[spec.name], found[spec.name].warnings) for spec in specs]
+        return [
+            (revisions[spec.name], (*found[spec.name].warnings, *undone[spec.name]))
+            for spec in specs
+        ]
 
     async def scale(self, name: str, replicas: int) -> None:
         """Want so many replicas. Raises NotFoundError, RefusedError of one that is removed."""

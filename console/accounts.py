@@ -6,7 +6,8 @@ from longshore.models.text import amount
 
 
 def money(account: Account) -> tuple[tuple[str, str], ...]:
-    """Return each part of the sum with its label."""
+    """Return each part of the sum with its label, and what is estimated beside it, if anything."""
+    about = account.estimated_micro_usd
     return (
         ("Paid", amount(account.paid_micro_usd)),
         ("Resold", amount(account.resold_micro_usd)),
@@ -14,6 +15,7 @@ def money(account: Account) -> tuple[tuple[str, str], ...]:
         ("Used", amount(account.used_micro_usd)),
         ("Idle", amount(account.idle_micro_usd)),
         ("Open", amount(account.open_micro_usd)),
+        *((("Not billed yet", f"about {amount(about)}"),) if about else ()),
     )
 
 

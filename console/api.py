@@ -18,7 +18,7 @@ from longshore.models.base import Frozen, Instant, Name
 from longshore.models.errors import InvalidOrderError, LongshoreError
 from longshore.models.market import Capabilities, InstanceType, NoQuote, NoQuoteReason, Window
 from longshore.models.market_memory import HistoryPoint
-from longshore.models.money import MICRO
+from longshore.models.money import plain_dollars
 from longshore.models.orderbook_response import OrderbookResponse
 
 MOST_NODES = 10_000
@@ -300,14 +300,10 @@ def _entry(point: HistoryPoint) -> HistoryEntry:
         provider=point.provider,
         simulated=point.simulated,
         books=point.books,
-        ask=_dollars(point.ask),
-        ask_low=_dollars(point.ask_low),
-        ask_high=_dollars(point.ask_high),
-        bid=_dollars(point.bid),
+        ask=plain_dollars(point.ask),
+        ask_low=plain_dollars(point.ask_low),
+        ask_high=plain_dollars(point.ask_high),
+        bid=plain_dollars(point.bid),
         ask_gpus=point.ask_gpus,
         bid_gpus=point.bid_gpus,
     )
-
-
-def _dollars(micro: int | None) -> float | None:
-    return None if micro is None else micro / MICRO

@@ -98,7 +98,7 @@ class BlockPage:
         with ui.element("section").classes("card").props('aria-label="Block"'):
             self._head = ui.html(READING, sanitize=False)
         self._cards = [
-            Card("Jobs on nodes over time"), Card("Last decision"),
+            Card("Jobs on nodes over time"), Card("Last decision", classes="stacks"),
             Card("Sales"), Card("Jobs"), Card("Machines"),
         ]  # fmt: skip
         self._parts: list[ui.html] = []

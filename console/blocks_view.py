@@ -115,8 +115,8 @@ def decision_html(end: BlockEndView) -> str:
         ("Option", "Gain", "Made of", "Why not"),
         (
             f'<tr{PICKED if each.chosen else ""}><td class="fold">{escape(each.title)}'
-            f"{CHOSEN if each.chosen else ''}</td>{number(amount(each.gain))}"
-            f'<td class="fold">{_terms(each.terms)}</td>'
+            f"{CHOSEN if each.chosen else ''}</td>{number(amount(each.gain), 'Gain')}"
+            f'<td class="fold" data-head="Made of">{_terms(each.terms)}</td>'
             f'<td class="fold quiet">{with_code(each.lost)}</td></tr>'
             for each in decision.options
         ),
@@ -173,9 +173,13 @@ def _about(block: BlockDetail) -> str:
         f"{chip(block.state.value)}</div>"
         f"<p>{_what(block)}</p>"
         f'<div class="money">{_meter(block)}{left}</div>'
-        f'<div class="money"><span>{_idle(block)} of {amount(block.paid_micro_usd)} paid at '
+        f'<div class="money"><span>{_idle(block)} of {_paid(block)} at '
         f"{price(block.price_micro_usd)}</span></div>"
     )
+
+
+def _paid(block: BlockDetail) -> str:
+    return block.paid_so_far if block.estimated_micro_usd else f"{block.paid_so_far} paid"
 
 
 def _idle(block: BlockDetail) -> str:

@@ -68,8 +68,13 @@ def envelopes_html(state: FundingState) -> str:
     """Return a row for each envelope, with how much of it is used and its window; nothing
     without any."""
     most = max((each.spec.gpus for one in state.budgets for each in one.envelopes), default=1.0)
+    held: dict[tuple[str | None, str | None], list[InUse]] = {}
+    for one in state.in_use:
+        held.setdefault((one.payer, one.envelope), []).append(one)
     rows = [
-        _envelope(budget.tenant, each, state.in_use, most, state.at)
+        _envelope(
+            budget.tenant, each, held.get((budget.tenant, each.spec.name), ()), most, state.at
+        )
         for budget in state.budgets
         for each in budget.envelopes
     ]
@@ -165,12 +170,11 @@ def hours_html(hours: Iterable[PaidHours]) -> str:
 def _envelope(
     tenant: str,
     each: EnvelopeView,
-    holders: Sequence[InUse],
+    held: Sequence[InUse],
     most: float,
     now: datetime,
 ) -> str:
     spec = each.spec
-    held = [one for one in holders if (one.payer, one.envelope) == (tenant, spec.name)]
     who = listed([f"{one.tenant} {_gpus(one.gpus)}" for one in held], _NAMED) or NONE
     name = f"{tenant}/{spec.name}"
     state = "" if each.state is EnvelopeState.OPEN else f" {chip(_STATES[each.state])}"

@@ -12,7 +12,7 @@ from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
-from longshore.console.parts import READING, chip, empty, no_answer, updated
+from longshore.console.parts import READING, chip, empty, no_answer, pages_html, updated
 from longshore.models.dag_view import DagState
 from longshore.models.errors import LongshoreError, NotFoundError
 
@@ -44,6 +44,7 @@ class DagsPage:
     def __init__(self, fleet: Fleet, request: Request) -> None:
         self._fleet = fleet
         state = request.query_params.get("state", "")
+        self._after = request.query_params.get("after", "").replace("\0", "")
         with ui.element("div").classes("title"):
             ui.html("<h1>DAGs</h1>", sanitize=False)
             names = {name: name.capitalize() for name in _STATES}
@@ -53,28 +54,40 @@ class DagsPage:
         card = Card("Jobs that wait for others", classes="jobs stacks")
         with card:
             self._list = ui.html(READING, sanitize=False)
-        card.remark(f"the newest first, {SHOWN} at most")
+        card.remark("the newest first")
+        self._more = ui.html("", sanitize=False)
         follow(self.refresh)
 
     async def refresh(self) -> None:
         """Read the DAGs and show them."""
         try:
-            found = await self._fleet.dags(states=_STATES[str(self._state.value)], limit=SHOWN)
+            found = await self._fleet.dags(
+                states=_STATES[str(self._state.value)], after=self._after or None, limit=SHOWN + 1
+            )
         except LongshoreError as error:
             self._live.content = updated(None)
             self._list.content = no_answer(error)
+            self._more.content = ""
             return
-        now = datetime.now(UTC)
+        now, page = datetime.now(UTC), found[:SHOWN]
         self._live.content = updated(now)
-        self._list.content = view.list_html(found, now) if found else self._nothing()
+        self._list.content = view.list_html(page, now) if page else self._nothing()
+        last = page[-1].id if len(found) > len(page) else ""
+        self._more.content = pages_html("DAGs", PATH, self._asked(), last)
 
     def _nothing(self) -> str:
-        if self._state.value != "all":
+        if self._after or self._state.value != "all":
             return empty("No such DAG", "`All` above shows the others.")
         return empty("No DAG yet", "Submit one: `longshore dag submit examples/pipeline.yaml`.")
 
+    def _asked(self) -> dict[str, str]:
+        state = str(self._state.value)
+        asked = {"state": "" if state == "all" else state, "after": self._after}
+        return {name: value for name, value in asked.items() if value}
+
     async def _changed(self) -> None:
-        asked = {} if self._state.value == "all" else {"state": str(self._state.value)}
+        self._after = ""
+        asked = self._asked()
         ui.navigate.history.replace(f"{PATH}?{urlencode(asked)}" if asked else PATH)
         await self.refresh()
 

@@ -189,11 +189,16 @@ class Fleet:
         )
 
     async def dags(
-        self, *, states: frozenset[DagState] = frozenset(), limit: int = 100
+        self,
+        *,
+        states: frozenset[DagState] = frozenset(),
+        after: str | None = None,
+        limit: int = 100,
     ) -> tuple[DagSummary, ...]:
-        """Return DAGs, newest first."""
+        """Return DAGs, newest first, those after the one with the id `after`."""
         return await self._shared(
-            ("dags", states, limit), lambda: self._reading.dags(states=states, limit=limit)
+            ("dags", states, after, limit),
+            lambda: self._reading.dags(states=states, after=after, limit=limit),
         )
 
     async def dag(self, ref: str) -> DagView:

@@ -88,9 +88,11 @@ class CyclesResponse(Frozen):
 
 
 class DagsResponse(Frozen):
-    """DAGs, the newest first."""
+    """A page of DAGs, the newest first."""
 
     dags: tuple[DagSummary, ...]
+    next: str | None = None
+    """Ask again with `after` set to this; none on the last page."""
 
 
 class SchedulesResponse(Frozen):
@@ -258,6 +260,7 @@ def _add_jobs(routes: APIRouter, fleet: Fleet) -> None:
     @routes.get("/dags", summary="DAGs, the newest first")
     async def dags(
         state: Annotated[DagState | None, Query(description="Only those in this state.")] = None,
+        after: After = None,
         limit: Limit = 100,
     ) -> DagsResponse:
         """Each with the number of its jobs in each state.
@@ -265,7 +268,9 @@ def _add_jobs(routes: APIRouter, fleet: Fleet) -> None:
         Each entry is one of `longshore dag list --all --json`.
         """
         states = frozenset([state] if state else ())
-        return DagsResponse(dags=await fleet.dags(states=states, limit=limit))
+        found = await fleet.dags(states=states, after=after, limit=limit + 1)
+        page = tuple(found[:limit])
+        return DagsResponse(dags=page, next=page[-1].id if len(found) > limit else None)
 
     @routes.get("/dags/{dag_id}", summary="One DAG in full")
     async def dag(dag_id: DagRef) -> DagView:

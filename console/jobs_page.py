@@ -15,7 +15,7 @@ from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
-from longshore.console.parts import READING, chip, empty, no_answer, updated
+from longshore.console.parts import READING, chip, empty, no_answer, pages_html, updated
 from longshore.console.pool_choice import PoolChoice
 from longshore.models.array_view import ElementView
 from longshore.models.elements import ElementState
@@ -100,7 +100,8 @@ class JobsPage:
         self._sums.content = lists.sums_html(pools, pool)
         self._card.remark(f"with {self._label}" if self._label else "the newest first")
         self._list.content = lists.list_html(page, now) if page else self._nothing(pool)
-        self._more.content = lists.more_html(page, self._asked(), more=len(found) > len(page))
+        last = page[-1].id if len(found) > len(page) else ""
+        self._more.content = pages_html("jobs", PATH, self._asked(), last)
 
     def _asked(self) -> dict[str, str]:
         asked = {

@@ -1,13 +1,13 @@
 """The list of jobs as HTML: the state of each, where it is, how long it waited, and why."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 from longshore.client.job_view import held, share
 from longshore.client.words import says_start, short_class_of, tier_of
 from longshore.console.escaping import escape
-from longshore.console.parts import SIMULATED_GPUS, cell, chip, facts, number, table
+from longshore.console.parts import SIMULATED_GPUS, address, cell, chip, facts, number, table
 from longshore.models.job_status import JobState
 from longshore.models.retry import FailureClass
 from longshore.models.text import NONE, count, span
@@ -36,7 +36,7 @@ def link(job_id: str, words: str = "") -> str:
 def label_link(label: tuple[str, str]) -> str:
     """Return a label as a link to the list of the jobs that have it."""
     said = "=".join(label) if label[1] else label[0]
-    return f'<a href="{_address({"state": "all", "label": said})}">{escape(said)}</a>'
+    return f'<a href="{address(PATH, {"state": "all", "label": said})}">{escape(said)}</a>'
 
 
 def sums_html(pools: Iterable[PoolView], pool: str | None) -> str:
@@ -68,17 +68,6 @@ def list_html(jobs: Iterable[JobView], now: datetime) -> str:
         (_row(job, now) for job in jobs),
         numbers=(_WAITED,),
     )
-
-
-def more_html(jobs: Sequence[JobView], asked: dict[str, str], *, more: bool) -> str:
-    """Return links to older jobs, and back to the newest; nothing where all are shown."""
-    after = asked.get("after")
-    rest = {key: value for key, value in asked.items() if key != "after"}
-    newest = f'<a href="{_address(rest)}">Newest</a>' if after else ""
-    older = f'<a href="{_address({**rest, "after": jobs[-1].id})}">Older</a>' if more else ""
-    if not (newest or older):
-        return ""
-    return f'<nav class="pages" aria-label="Pages of jobs">{newest}{older}</nav>'
 
 
 def gpus_text(job: JobView) -> str:
@@ -151,7 +140,3 @@ def _where(job: JobView) -> str:
         f'<span class="id">{escape(job.node_id)}</span>{mark}'
         f"<small>{escape(f'{held(job)}{spares}')}</small>"
     )
-
-
-def _address(query: dict[str, str]) -> str:
-    return escape(f"{PATH}?{urlencode(query)}" if query else PATH)

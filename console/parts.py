@@ -1,7 +1,8 @@
 """Small pieces of HTML that pages share. Everything that is not from this file is escaped."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from urllib.parse import urlencode
 
 from longshore.console.escaping import escape
 from longshore.console.formats import clock, with_code
@@ -89,6 +90,23 @@ def updated(at: datetime | None) -> str:
         f'<span class="live"><span class="dot"></span><time datetime="{at.isoformat()}">'
         f"updated {clock(at)}</time></span>"
     )
+
+
+def pages_html(what: str, path: str, asked: Mapping[str, str], last: str) -> str:
+    """Return links to a list's older things, those after the `last` one that is shown, and back
+    to the newest; nothing where all are shown. `asked` is the query of this page."""
+    rest = {key: value for key, value in asked.items() if key != "after"}
+    newest = address(path, rest) if "after" in asked else ""
+    older = address(path, {**rest, "after": last}) if last else ""
+    links = "".join(
+        f'<a href="{to}">{word}</a>' for word, to in (("Newest", newest), ("Older", older)) if to
+    )
+    return f'<nav class="pages" aria-label="Pages of {what}">{links}</nav>' if links else ""
+
+
+def address(path: str, query: Mapping[str, str]) -> str:
+    """Return the address of a page, as HTML has it in an attribute."""
+    return escape(f"{path}?{urlencode(query)}" if query else path)
 
 
 def when(at: datetime | None) -> str:

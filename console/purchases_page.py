@@ -121,7 +121,7 @@ class PurchasePage:
             self._timeline_card = Card("Timeline")
             with ui.element("div").classes("stack"):
                 self._orders_card, self._machines_card = Card("Orders"), Card("Machines")
-        self._options_card = Card("Options considered")
+        self._options_card = Card("Options considered", classes="stacks")
         with self._timeline_card:
             self._timeline = ui.html("", sanitize=False)
         with self._orders_card:

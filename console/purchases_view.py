@@ -184,14 +184,14 @@ def orphans_html(found: Iterable[MarketFinding]) -> str:
 
 
 def _row(each: PurchaseView) -> str:
-    nodes = f"{len(each.nodes)} running" if each.nodes else "–"
+    nodes = count(len(each.nodes), "node") if each.nodes else "–"
     return (
         f"<tr><td>{chip(each.state.value)}</td>"
         f"<td>{link(each.id)}<small>{when(each.created_at)}</small></td>"
         f'<td data-head="What">{_what(each)}</td><td data-head="For">{escape(each.pool)}'
         f"<small>{escape(each.tenant)}, {escape(each.tier)}</small></td>"
         f"{number(amount(each.committed_micro_usd), 'Committed')}"
-        f"{number(amount(each.paid_micro_usd), 'Paid')}"
+        f"{number(each.paid_so_far, 'Paid')}"
         f'<td data-head="Nodes">{nodes}</td><td class="fold">{escape(each.reason)}</td></tr>'
     )
 
@@ -252,10 +252,10 @@ def _options(tier: str, options: list[OptionRecord]) -> str:
         ("Option", "Money", "Delay", "Left over", "In all", "Why not"),
         (
             f'<tr{PICKED if each.chosen else ""}><td class="fold">{escape(each.title)}'
-            f"{CHOSEN if each.chosen else ''}</td>{number(amount(each.committed))}"
-            f"{number(amount(each.delay))}"
-            f"{number(amount(each.committed + each.delay - each.total))}"
-            f'{number(f"<b>{amount(each.total)}</b>")}<td class="fold quiet">'
+            f"{CHOSEN if each.chosen else ''}</td>{number(amount(each.committed), 'Money')}"
+            f"{number(amount(each.delay), 'Delay')}"
+            f"{number(amount(each.committed + each.delay - each.total), 'Left over')}"
+            f'{number(f"<b>{amount(each.total)}</b>", "In all")}<td class="fold quiet">'
             f"{with_code(each.lost)}</td></tr>"
             for each in ordered
         ),

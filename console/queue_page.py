@@ -141,6 +141,3 @@ def _order_words(queue: QueueView) -> str:
     if queue.weights is not None and queue.weights.order:
         order += ", and by score"
     return f"{count(len(queue.jobs), 'job')}; of a class {order}" if queue.jobs else ""
-
-
-_NO_POOL = "One is made by its first node, its first job, or `pool set`."

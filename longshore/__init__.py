@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from longshore.client.api import Longshore
     from longshore.client.process import leave
     from longshore.models.dag import Condition, DagJob, DagSpec, Edge, Extra, Join
-    from longshore.models.dag_view import DagState, DagView
+    from longshore.models.dag_view import DagState, DagSubmission, DagView
+    from longshore.models.elements import ElementState
     from longshore.models.errors import (
         ConflictError,
         LongshoreError,
@@ -23,12 +24,18 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsatisfiableError,
     )
+    from longshore.models.funding import Budget, Tenant
+    from longshore.models.funding_use import UsedBy
     from longshore.models.job import JobSpec
     from longshore.models.job_status import JobResult, JobState, JobStatus
     from longshore.models.pool import PoolSpec
+    from longshore.models.price_series import PriceSeries
     from longshore.models.schedule import Overlap, ScheduleTimes, ScheduleView
+    from longshore.models.service import ServiceSpec
+    from longshore.models.serving import ModelSpec, Runtime
     from longshore.models.settings import Settings
     from longshore.models.views import JobView, NodeView, Submission
+
 
 _HOMES = {
     "Longshore": "longshore.client.api",
@@ -36,11 +43,13 @@ _HOMES = {
     "Condition": "longshore.models.dag",
     "DagJob": "longshore.models.dag",
     "DagSpec": "longshore.models.dag",
-    "DagState": "longshore.models.dag_view",
-    "DagView": "longshore.models.dag_view",
     "Edge": "longshore.models.dag",
     "Extra": "longshore.models.dag",
     "Join": "longshore.models.dag",
+    "DagState": "longshore.models.dag_view",
+    "DagSubmission": "longshore.models.dag_view",
+    "DagView": "longshore.models.dag_view",
+    "ElementState": "longshore.models.elements",
     "ConflictError": "longshore.models.errors",
     "LongshoreError": "longshore.models.errors",
     "NotFoundError": "longshore.models.errors",
@@ -48,14 +57,21 @@ _HOMES = {
     "SpecError": "longshore.models.errors",
     "UnavailableError": "longshore.models.errors",
     "UnsatisfiableError": "longshore.models.errors",
+    "Budget": "longshore.models.funding",
+    "Tenant": "longshore.models.funding",
+    "UsedBy": "longshore.models.funding_use",
     "JobSpec": "longshore.models.job",
     "JobResult": "longshore.models.job_status",
     "JobState": "longshore.models.job_status",
     "JobStatus": "longshore.models.job_status",
     "PoolSpec": "longshore.models.pool",
+    "PriceSeries": "longshore.models.price_series",
     "Overlap": "longshore.models.schedule",
     "ScheduleTimes": "longshore.models.schedule",
     "ScheduleView": "longshore.models.schedule",
+    "ServiceSpec": "longshore.models.service",
+    "ModelSpec": "longshore.models.serving",
+    "Runtime": "longshore.models.serving",
     "Settings": "longshore.models.settings",
     "JobView": "longshore.models.views",
     "NodeView": "longshore.models.views",
@@ -63,13 +79,16 @@ _HOMES = {
 }
 
 __all__ = [
+    "Budget",
     "Condition",
     "ConflictError",
     "DagJob",
     "DagSpec",
     "DagState",
+    "DagSubmission",
     "DagView",
     "Edge",
+    "ElementState",
     "Extra",
     "JobResult",
     "JobSpec",
@@ -79,18 +98,24 @@ __all__ = [
     "Join",
     "Longshore",
     "LongshoreError",
+    "ModelSpec",
     "NodeView",
     "NotFoundError",
     "Overlap",
     "PoolSpec",
+    "PriceSeries",
     "RefusedError",
+    "Runtime",
     "ScheduleTimes",
     "ScheduleView",
+    "ServiceSpec",
     "Settings",
     "SpecError",
     "Submission",
+    "Tenant",
     "UnavailableError",
     "UnsatisfiableError",
+    "UsedBy",
     "leave",
 ]
 

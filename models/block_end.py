@@ -129,6 +129,8 @@ class Renewal(Frozen):
     cap: int
     cost: int
     """At the prices seen."""
+    uses: dict[str, int] = Field(default_factory=dict[str, int])
+    """GPU-seconds of each job that it is bought for: whose they are pay for it."""
 
 
 class SaleTerms(Frozen):

@@ -19,6 +19,7 @@ from longshore.models.funding import (
     Lending,
     Sharing,
     SomeGPUs,
+    TenantName,
 )
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.moment import Dated
@@ -149,7 +150,7 @@ class MoneyDocument(Frozen):
 class BudgetDocument(Frozen):
     """The budget of one tenant."""
 
-    tenant: Name
+    tenant: TenantName
     envelopes: dict[Name, EnvelopeDocument] = Field(
         default_factory=dict[str, EnvelopeDocument], max_length=MOST_ENVELOPES
     )

@@ -3,6 +3,7 @@
 Prices are micro-dollars per GPU-hour, costs micro-dollars.
 """
 
+import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Self, cast
@@ -21,6 +22,8 @@ from longshore.models.packing import PackingPolicy
 from longshore.models.units import Duration
 
 USUAL_MAX_PRICE = 10_000_000
+_GPU_OF_TYPE = re.compile(r"([1-9]\d{0,3}x)?(?P<gpu>[a-z][a-z0-9_+.]*)(-\d+(\.\d+)?GB)?", re.I)
+""""8xH100-80GB" and its parts."""
 
 
 class BuyingRule(StrEnum):
@@ -40,7 +43,8 @@ class Caps(Frozen):
     """For the whole pool, by days in UTC. $1,000.00 when left out."""
     per_tier_day: dict[Tier, Money] = Field(default_factory=dict[Tier, Money])
     per_tenant_day: Cap = None
-    """For each tenant; a purchase counts for those whose jobs it serves, by their GPU-hours."""
+    """For each tenant; a purchase counts whole for the one that pays most of it: whose jobs of
+    those that it serves have the most GPU-hours."""
 
 
 def _as_names(value: object) -> object:
@@ -115,7 +119,8 @@ class BuyingPolicy(Frozen):
     """The warm target is never below this."""
     fast_warm_type: Annotated[str, _NAME] | None = None
     """The GPU type that is kept warm, such as H100: other GPUs do not count for the target then,
-    and are not bought for it. Any type when left out."""
+    and are not bought for it. Of an instance type such as 8xH100-80GB it is the GPU. Any type when
+    left out."""
     fast_delay_price: Money = 30_000_000
     """What it costs that a FAST job waits: for each of its GPUs, an hour."""
     fast_patience: Duration = timedelta(0)
@@ -192,6 +197,15 @@ class BuyingPolicy(Frozen):
     @classmethod
     def _price_for_each_tier(cls, prices: dict[Tier, int | None]) -> dict[Tier, int | None]:
         return {**dict.fromkeys(Tier, USUAL_MAX_PRICE), **prices}
+
+    @field_validator("fast_warm_type")
+    @classmethod
+    def _type_of_gpu(cls, named: str | None) -> str | None:
+        """No GPU is called after its machine or its memory: none would ever be kept warm."""
+        if named is None:
+            return None
+        found = _GPU_OF_TYPE.fullmatch(named.strip())
+        return found["gpu"].upper() if found else named
 
     @field_validator("instance_types")
     @classmethod

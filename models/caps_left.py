@@ -33,7 +33,7 @@ class CapOf(StrEnum):
     TIER = "tier"
     """Those of a day for the jobs of a tier."""
     TENANT = "tenant"
-    """What a tenant has to pay of those of a day."""
+    """Those of a day of which a tenant pays most."""
 
 
 class CapLeft(Frozen):

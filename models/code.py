@@ -9,9 +9,7 @@ from longshore.models.counts import Count
 from longshore.models.mistakes import Mistake, refuse
 
 Sha256 = Annotated[
-    str,
-    StringConstraints(pattern=r"^[0-9a-f]{64}$"),
-    Field(json_schema_extra={"maxLength": 64}),
+    str, StringConstraints(to_lower=True, pattern=r"^[0-9A-Fa-f]{64}$", max_length=64)
 ]
 
 

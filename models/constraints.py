@@ -1,7 +1,9 @@
 """What a job may ask of the labels of a node, as Kubernetes' label selectors do."""
 
+import hashlib
 import re
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Collection
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import (
     AfterValidator,
@@ -18,6 +20,25 @@ from longshore.models.visible import shown
 MOST_CONSTRAINTS = 64
 LONGEST_CONSTRAINT = 1_000
 """Characters of one as it is written."""
+
+
+class OnNodes(str):
+    """The key of what is no label, and what no user can write: that a job starts on these nodes
+    alone. Who plans sets it."""
+
+    nodes: frozenset[str]
+    why: str
+
+    def __new__(cls, nodes: Collection[str], why: str) -> Self:
+        # Answers are kept by the text: other nodes have another.
+        of = hashlib.sha256("\0".join(sorted(nodes)).encode()).hexdigest()
+        made = super().__new__(cls, f"on nodes {of}: {why}")
+        made.nodes, made.why = frozenset(nodes), why
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:  # for copies
+        return OnNodes, (self.nodes, self.why)
+
 
 _OUT = r"(){}|&,\x00-\x1f\x7f\ud800-\udfff"
 """Characters that neither a name nor a value has here."""
@@ -52,6 +73,11 @@ class Constraint(NamedTuple):
         """Return whether a node whose label has this value may serve; None: it has no label."""
         found = value is not None and (not self.values or value in self.values)
         return found is not self.negated
+
+    @property
+    def why_on_nodes(self) -> str:
+        """Why a job starts on some nodes alone, where it says that (`OnNodes`); else empty."""
+        return self.key.why if isinstance(self.key, OnNodes) else ""
 
     def __str__(self) -> str:
         """Return ``zone=a``, ``zone!=a``, ``zone in (a, b)``, ``zone notin (a, b)``, ``ib`` or

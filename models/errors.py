@@ -4,6 +4,7 @@
 
     LongshoreError
     ├── SpecError              a document does not hold what it should (file, line, field)
+    │   └── StoredError        what is stored cannot be read; a newer version may read it
     ├── ConflictError          the same name and key were submitted with other content
     ├── UnsatisfiableError     no node that can ever come could hold the job
     ├── NotFoundError          no such job, node or pool
@@ -68,7 +69,13 @@ class ConflictError(LongshoreError):
 
 
 class UnsatisfiableError(LongshoreError):
+    """`field` of what was asked is what cannot be, where it is one; of a model its files else."""
+
     exit_code = 69
+
+    def __init__(self, text: str, *, field: str = "") -> None:
+        self.field = field
+        super().__init__(text)
 
 
 class NotFoundError(LongshoreError):

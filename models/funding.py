@@ -125,7 +125,7 @@ class FundingTerms(Frozen):
     allow_borrow: bool = False
     """Whether envelopes of `sponsors` may pay."""
     max_borrow: Annotated[int, Field(ge=1, le=MOST_GPUS), DIGITS] | None = None
-    """The most GPUs that sponsors pay for at one start, or one growth. All, when left out."""
+    """The most GPUs that sponsors pay for at a time. All, when left out."""
     sponsors: Sponsors = ()
     """Tenants that are asked, in this order; each has to lend to the job's tenant."""
     unfunded: WhenUnfunded = WhenUnfunded.RUN
@@ -232,6 +232,12 @@ class PoolFunding(NamedTuple):
     """By job that somebody would pay for beside all others of the queue on fewer nodes than
     `only_on`: on which. Others are stopped for it, and machines bought, there alone. Empty where
     nobody asked."""
+
+    over_quota: frozenset[str] = frozenset()
+    """Jobs of those `held` that do not start for a hard quota."""
+    own_nodes: Mapping[str, Constraint] = MappingProxyType({})
+    """By job that starts, or grows, on nodes alone on which its tenant has others: on these, and
+    why."""
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -383,10 +389,13 @@ def _can_be_named(name: str) -> str:
     return name
 
 
+TenantName = Annotated[Name, AfterValidator(_can_be_named)]
+
+
 class Tenant(Frozen):
     """A tenant, and where it stands in the tree."""
 
-    name: Annotated[Name, AfterValidator(_can_be_named)]
+    name: TenantName
     parent: Name | None = None
     shares: Annotated[float, Field(ge=LEAST_SHARES, le=MOST_SHARES, allow_inf_nan=False)] = 1.0
     """Of what its parent has, beside its siblings'."""

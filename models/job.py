@@ -41,7 +41,7 @@ from longshore.models.resource_request import ResourceRequest
 from longshore.models.retry import RetryPolicy
 from longshore.models.serving import EngineSpec
 from longshore.models.signals import SignalName
-from longshore.models.units import Duration
+from longshore.models.units import Duration, limit_leaves_time
 from longshore.models.visible import shown
 
 ASSUMED_DURATION = timedelta(hours=1)
@@ -258,12 +258,7 @@ class JobSpec(ResourceRequest, JobIdentity):
             raise ValueError("is no name of an image, such as ghcr.io/example/train:1.4")
         return image
 
-    @field_validator("max_duration")
-    @classmethod
-    def _limit_leaves_time(cls, limit: timedelta | None) -> timedelta | None:
-        if limit == timedelta(0):
-            raise ValueError("must be longer than 0: leave it out for no limit")
-        return limit
+    _limit_leaves_time = field_validator("max_duration")(limit_leaves_time)
 
     @field_validator("env", mode="before")
     @classmethod

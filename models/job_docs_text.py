@@ -36,6 +36,9 @@ name: hello
 command: nvidia-smi -L
 ```
 
+A submit that may be repeated names a key, as in `longshore submit job.yaml --key monday`. The same
+tenant, name and key return the job that exists; with other content they are refused.
+
 A relative `workdir` counts from the folder of the job file, on the machine where you submit it.
 It comes along: the job runs in a copy of it ([code](code.md)). An absolute one has to be on the
 node.
@@ -91,7 +94,8 @@ examples; without `malleable` a job runs on exactly `gpus`.
 
 CHECKPOINT = """\
 How the job saves and goes on. [Checkpoints](checkpoints.md) explains it with examples.
-`interval` only informs: nothing acts on it yet.
+`interval` says that the job saves by itself: in a pool by rank it then counts as one that can be
+stopped ([queue](queue.md)).
 """
 
 RETRY = """\
@@ -178,12 +182,14 @@ ERRORS = """\
 The command line prints one line and ends with the code of the error; in Python they are exceptions
 of `longshore.models.errors`. With `--wait` the exit code is the job's own where it failed, 130
 where it was cancelled, 75 where its queue timeout passed, 124 where its time limit did, 70 for
-other failures.
+other failures. A wrong command line, as one with an unknown option, ends with 2; `buy` and
+`preempt` without `--dry-run` end with 64, and do nothing.
 `LONGSHORE_DEBUG=1` shows where an error comes from.
 """
 
 FULL = """\
 ## A full example
 
-Every field once. Most jobs need a handful.
+Nearly every field; `array`, `engine`, `environment` and `sensitive` exclude others. Most jobs need
+a handful.
 """

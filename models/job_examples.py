@@ -69,7 +69,7 @@ start_below: $2.10/gpu-hour
 queue_timeout: 12h
 stop_grace: 20s
 """
-"""Every field once; where the examples of single fields come from, too."""
+"""Nearly every field, once; where the examples of single fields come from, too."""
 
 OF_OTHERS: dict[str, int | str | bool] = {"milli": 500, "mig": "1g.10gb", "sensitive": True}
 """Examples that cannot stand beside a gang, or beside sizes."""

@@ -25,10 +25,8 @@ LEVELS_KEPT = 50
 class Source(StrEnum):
     """Who asked for a price."""
 
-    CONSOLE = "console"
     CLI = "cli"
     WATCH = "watch"
-    PURCHASE = "purchase"
 
 
 class Recommendation(Wire):
@@ -70,20 +68,6 @@ class Recommendation(Wire):
         )
 
 
-class PaidFill(Wire):
-    """What an order has cost so far: all that it bought, and the average price of it."""
-
-    order_id: str
-    provider: str
-    instance_type: str
-    gpus: int = Field(ge=1)
-    price: MicroDollars
-    at: Instant
-    """Of its last part."""
-    recommendation_id: int | None = None
-    simulated: bool = False
-
-
 class HistoryPoint(Wire):
     """The books of one span of time, put together."""
 
@@ -118,9 +102,6 @@ class Judged(Wire):
     """Lowest average price that waiting would have got."""
     over_best: float | None = None
     """(average when it filled - best later) / best later; below zero: waiting would have cost."""
-    paid: MicroDollars | None = None
-    """Average of what was really paid on it."""
-    paid_over_best: float | None = None
 
 
 class Quality(Wire):
@@ -142,9 +123,6 @@ class Quality(Wire):
     """Mean over those that filled."""
     headroom: float | None = None
     """Mean of (limit - average) / average where the asks sufficed."""
-    paid: int = 0
-    """Recommendations on which something was bought."""
-    paid_over_best: float | None = None
 
 
 class Compacted(Wire):

@@ -280,7 +280,7 @@ class CommandReason(Input):
     reason: Reason = ""
 
 
-class Displacement(Wire):
+class InterruptRequest(Wire):
     """Signal `preempt` or `move` to a job: this attempt gives up its GPUs, and is queued again.
 
     For any other attempt it changes nothing.

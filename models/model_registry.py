@@ -39,7 +39,8 @@ class SizeView(Frozen):
     nodes: tuple[str, ...] = ()
     """Where one would start now."""
     when_empty: tuple[str, ...] = ()
-    """Further nodes that take work, and would hold it if nothing else ran there."""
+    """Further nodes that take work, last long enough, and would hold it if nothing else ran
+    there."""
 
 
 class ModelView(Frozen):

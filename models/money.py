@@ -63,6 +63,11 @@ Cap = Annotated[
 _ROUNDING = {"nearest": ROUND_HALF_EVEN, "down": ROUND_FLOOR, "up": ROUND_CEILING}
 
 
+def exact(value: object) -> object:
+    """Return a number as its text, for what reads decimals: it never becomes a float."""
+    return str(value) if isinstance(value, int | float) else value
+
+
 def micro_of(dollars: Decimal | str | int, *, rounding: str = "nearest") -> int:
     """Return micro-dollars of an amount in dollars, such as ``"16.80"``.
 
@@ -92,3 +97,8 @@ def micro_of_text(text: str) -> int:
 def dollars_of(micro: int) -> Decimal:
     """Return an amount in dollars, exact."""
     return Decimal(micro) / MICRO
+
+
+def plain_dollars(micro: int | None) -> float | None:
+    """Return an amount in dollars as the REST API says it; None where there is none."""
+    return None if micro is None else micro / MICRO

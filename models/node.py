@@ -91,10 +91,6 @@ class GPU(Frozen):
         return self.job_id is None and not (self.milli_used or self.slices_used)
 
     @property
-    def vram_free(self) -> float:
-        return max(self.vram - self.vram_used, 0.0)
-
-    @property
     def milli_used(self) -> int:
         return self.parts.milli_used if self.parts else 0
 
@@ -162,14 +158,6 @@ class Node(Frozen):
         if len(set(indices)) != len(indices):
             raise ValueError(f"GPU indices must differ, got {indices}")
         return self
-
-    @property
-    def cpus_free(self) -> float:
-        return round(self.cpus - self.cpus_used, 6)
-
-    @property
-    def ram_free(self) -> float:
-        return round(self.ram - self.ram_used, 6)
 
     @property
     def host(self) -> HostAmounts:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from longshore.models.base import Instant, Wire
 from longshore.models.market import Level, NoQuote, NoQuoteReason, OrderBook
-from longshore.models.money import MICRO
+from longshore.models.money import MICRO, plain_dollars
 from longshore.models.price import CountedLevel, PriceAnswer
 
 
@@ -110,19 +110,19 @@ class OrderbookResponse(Wire):
             instance_type=instance_type,
             asks=_levels(answer.asks, at),
             bids=_levels(answer.bids, at),
-            optimal_price=_dollars(answer.limit),
+            optimal_price=plain_dollars(answer.limit),
             optimal_index=answer.index,
-            spread=_dollars(answer.spread),
+            spread=plain_dollars(answer.spread),
             total_ask_liquidity=answer.ask_liquidity,
             total_bid_liquidity=answer.bid_liquidity,
             last_updated=at,
             metadata=metadata,
             sufficient=answer.sufficient,
-            marginal_price=_dollars(answer.marginal),
-            average_price=_dollars(answer.average),
+            marginal_price=plain_dollars(answer.marginal),
+            average_price=plain_dollars(answer.average),
             bought_gpus=answer.bought,
-            cost_per_hour=_dollars(answer.cost_per_hour),
-            worst_per_hour=_dollars(answer.worst_per_hour),
+            cost_per_hour=plain_dollars(answer.cost_per_hour),
+            worst_per_hour=plain_dollars(answer.worst_per_hour),
             provider=answer.provider,
             place=answer.place_name,
             simulated=answer.simulated,
@@ -184,7 +184,3 @@ def _hours(level: Level, at: datetime) -> float | None:
     if level.end is not None:
         return (level.end - (level.start or at)) / timedelta(hours=1)
     return None if level.duration is None else level.duration / timedelta(hours=1)
-
-
-def _dollars(micro: int | None) -> float | None:
-    return None if micro is None else micro / MICRO

@@ -43,6 +43,9 @@ class RejectionCode(StrEnum):
     agent cannot."""
     CONSTRAINT = "label-mismatch"
     """A label of the node is not what the job's `constraints` ask for."""
+    QUOTA = "over-quota"
+    """A quota of its tenant is used up, and lets the job start on nodes alone on which the tenant
+    has others."""
     LABELS = "no-fabric-labels"
     """For a gang: the node does not name its region, cluster and fabric domain."""
     CONFORMANCE = "conformance-unknown"
@@ -202,6 +205,8 @@ class Decision(Frozen):
     """When running jobs will have made room, where that can be known."""
     start_range: StartRange | None = Field(default=None, exclude_if=lambda one: one is None)
     """Between when and when that probably is, where it is learnt how long those run."""
+    start_told: Instant | None = Field(default=None, exclude_if=lambda start: start is None)
+    """The start that was news last, where the estimate has moved since by too little to be."""
     members: tuple[Member, ...] = ()
     """For a gang: its shares, in the order of ranks. Node and GPUs above are the first's."""
     spares: tuple[Member, ...] = ()

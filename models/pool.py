@@ -19,7 +19,7 @@ from longshore.models.preemption import PreemptionPolicy
 from longshore.models.price_series import PoolPrice
 from longshore.models.score import ScorePolicy, ScoreProfile
 from longshore.models.text import format_duration
-from longshore.models.units import Duration
+from longshore.models.units import Duration, limit_leaves_time
 from longshore.models.visible import shown
 
 
@@ -71,12 +71,7 @@ class PoolSpec(Frozen):
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     """When running jobs are asked to save."""
 
-    @field_validator("max_duration")
-    @classmethod
-    def _limit_leaves_time(cls, limit: timedelta | None) -> timedelta | None:
-        if limit == timedelta(0):
-            raise ValueError("must be longer than 0: leave it out for no limit")
-        return limit
+    _limit_leaves_time = field_validator("max_duration")(limit_leaves_time)
 
     @classmethod
     def new(cls, name: str) -> Self:

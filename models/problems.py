@@ -9,13 +9,12 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from longshore.models.base import Name, Text
 from longshore.models.bounds import GIVEN
-from longshore.models.code import Sha256 as SnapshotDigest
+from longshore.models.code import Sha256
 from longshore.models.data import DataName, SourceUrl
 from longshore.models.environment import PythonVersion, Requirement
 from longshore.models.job import EnvName
 from longshore.models.legacy_documents import MOST_MISTAKES
 from longshore.models.mistakes import Mistakes, Place, in_words
-from longshore.models.serving import Sha256
 from longshore.models.visible import name_of_place, said
 
 _EXPECTED = {
@@ -260,6 +259,5 @@ _PATTERNS = {
     _pattern_of(Requirement): "must have no control characters",
     _pattern_of(PythonVersion): "must be a version of Python 3, such as 3.12",
     _pattern_of(Sha256): "must be 64 digits and letters from a to f",
-    _pattern_of(SnapshotDigest): "must be 64 digits and letters from a to f",
     _pattern_of(Text): "must not hold a NUL character",
 }

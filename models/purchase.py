@@ -28,6 +28,10 @@ PURCHASE_ID = re.compile(rf"[a-z0-9]([a-z0-9._-]{{0,{LONGEST_PURCHASE_ID - 2}}}[
 (`models.base.Name`)."""
 
 
+MOST_NODES = 64
+"""Of one purchase."""
+
+
 def purchase_workflow_id(purchase_id: str) -> str:
     return f"purchase-{purchase_id}"
 
@@ -139,7 +143,7 @@ class PurchaseRequest(StartInput):
     )
     """By what weights several tenants pay for it; whole by `tenant` where nothing is said."""
     tier: Tier = Tier.FAST
-    nodes: int = Field(default=1, ge=1, le=64)
+    nodes: int = Field(default=1, ge=1, le=MOST_NODES)
     options: Annotated[tuple[PurchaseOption, ...], Most(100, on_arrival=True)] = Field(
         min_length=1
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
@@ -21,7 +21,12 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from longshore.models.addresses import Address, without_secrets
 from longshore.models.base import Wire
@@ -37,6 +42,21 @@ from longshore.models.units import GB, Duration
 
 def _upper(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
+
+
+def _listed(value: object) -> object:
+    """Return the entries of a list that was given as text, as a variable has it."""
+    if not isinstance(value, str):
+        return value
+    if not value.lstrip().startswith(("[", "{", '"', "'")):
+        return [entry.strip() for entry in value.split(",") if entry.strip()]
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise ValueError('must be entries with commas between them, or JSON such as ["a", "b"]')
+    return cast("list[object]", found)
 
 
 def _of_postgresql(url: SecretStr) -> SecretStr:
@@ -111,7 +131,7 @@ class Settings(BaseSettings):
     keep_code_for: Duration = timedelta(days=7)
     """How long the code of a job that has ended stays in the artifact store."""
     upload_limit: GB = 10.0
-    """Largest size of the code of a job."""
+    """Largest size of the code of a job, in GB or as text, for example 20GB."""
     keep_outputs_for: Duration = timedelta(days=30)
     """How long the outputs of a job that has ended stay in the artifact store."""
     keep_checkpoints_for: Duration = timedelta(days=7)
@@ -141,12 +161,13 @@ class Settings(BaseSettings):
     )
     """A file that appears on a node when its machine is about to be taken away: the agent has its
     jobs leave at once. It holds the moment, such as 2026-11-20T12:00:00Z, or nothing."""
-    image_folders: tuple[Annotated[Path, AfterValidator(Path.expanduser)], ...] = Field(
-        default=(), examples=[["/data", "/scratch"]]
-    )
+    image_folders: Annotated[
+        tuple[Annotated[Path, AfterValidator(Path.expanduser)], ...],
+        NoDecode, BeforeValidator(_listed),
+    ] = Field(default=(), examples=[["/data", "/scratch"]])  # fmt: skip
     """Folders of a node that jobs in images may name as `workdir` or for checkpoints, with all
-    below them. What a job names is seen inside, and written there. Without, a job in an image sees
-    nothing of the node but a folder of its own."""
+    below them: a JSON list, or text with commas. What a job names is seen inside, and written
+    there. Without, a job in an image sees nothing of the node but a folder of its own."""
     engine_address: HostAddress = "127.0.0.1"
     """Where the engines of a node listen, and where those who ask them find them: loopback is for
     clients on that machine alone. An engine asks nobody for a password: on another address, keep
@@ -178,7 +199,8 @@ class Settings(BaseSettings):
     cache_evict_to: float = Field(default=0.7, gt=0, le=1)
     """And down to which."""
     cache_keep_free: GB = 50.0
-    """What stays free on that disk besides; of a small one a quarter."""
+    """What stays free on that disk besides, in GB or as text, for example 100GB; of a small one a
+    quarter."""
     staging_share: float = Field(default=0.3, gt=0, le=1)
     """Part of the time in which a node may write to that disk what it fetches for jobs, while
     others run there."""
@@ -234,8 +256,9 @@ class Settings(BaseSettings):
     """Template of pods, with Longshore on it, that runs the script in LONGSHORE_STARTUP (base64)
     when it starts. Nothing is bought at a real market without one; at a simulated market any name
     will do."""
-    market_watch: tuple[str, ...] = ("8xH100",)
-    """Instance types whose books are stored over time."""
+    market_watch: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ("8xH100",)
+    """Instance types whose books are stored over time: a JSON list, or text with commas, for
+    example 8xH100,8xH200."""
     market_watch_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(
         minutes=1
     )

@@ -80,6 +80,11 @@ def format_duration(duration: timedelta) -> str:
     return sign + parts
 
 
+def in_seconds(duration: timedelta) -> str:
+    """Return a duration as `format_duration` does, rounded to seconds."""
+    return format_duration(timedelta(seconds=round(duration.total_seconds())))
+
+
 def dollars(micro: int | None, places: int = 2) -> str:
     """Return ``$1,234.50``, rounded to `places`; a dash for None."""
     if micro is None:

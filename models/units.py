@@ -64,11 +64,16 @@ def parse_gb(value: object) -> float:
     raise ValueError(f"expected a size such as 80GB, 512MB or 64GiB, not {shown(value)}")
 
 
-def format_gb(gb: float) -> str:
-    """Return the shortest exact human form: ``80GB``, ``512MB``."""
-    if 0 < abs(gb) < 1:
-        return f"{round(gb * 1000, 3):g}MB"
-    return f"{round(gb, 3):g}GB"
+def plain(number: float, digits: int = 3) -> str:
+    """Return a number with at most so many digits behind the point, and never an exponent."""
+    written = f"{number:.{digits}f}"
+    short = written.rstrip("0").rstrip(".") if digits else written
+    return "0" if short == "-0" else short
+
+
+def format_gb(gb: float, digits: int = 3) -> str:
+    """Return the shortest human form with at most so many digits: ``80GB``, ``512MB``."""
+    return f"{plain(gb * 1000, digits)}MB" if 0 < abs(gb) < 1 else f"{plain(gb, digits)}GB"
 
 
 def parse_gb_per_second(value: object) -> float:
@@ -84,9 +89,9 @@ def parse_gb_per_second(value: object) -> float:
         ) from None
 
 
-def format_gb_per_second(rate: float) -> str:
+def format_gb_per_second(rate: float, digits: int = 3) -> str:
     """Return ``10GB/s`` or ``500MB/s``."""
-    return f"{format_gb(rate)}/s"
+    return f"{format_gb(rate, digits)}/s"
 
 
 def parse_watts(value: object) -> float:
@@ -106,12 +111,12 @@ def parse_watts(value: object) -> float:
 
 def format_watts(watts: float) -> str:
     """Return ``700W``, or from 10,000 W on ``10.2kW``."""
-    return f"{round(watts / 1000, 6):g}kW" if abs(watts) >= 10_000 else f"{round(watts, 3):g}W"
+    return f"{plain(watts / 1000, 6)}kW" if abs(watts) >= 10_000 else f"{plain(watts)}W"
 
 
 def format_cores(number: float) -> str:
     """Return ``1 core`` or ``2.5 cores``."""
-    return "1 core" if number == 1 else f"{number:g} cores"
+    return "1 core" if number == 1 else f"{plain(number, 6)} cores"
 
 
 def format_bytes(count: int) -> str:
@@ -292,3 +297,10 @@ Duration = Annotated[
     PlainSerializer(format_duration, return_type=str, when_used="json"),
 ]
 """A span of time, never negative, ten years at most."""
+
+
+def limit_leaves_time(limit: timedelta | None) -> timedelta | None:
+    """Return a time limit. Raises ValueError for one that leaves no time."""
+    if limit == timedelta(0):
+        raise ValueError("must be longer than 0: leave it out for no limit")
+    return limit

@@ -4,8 +4,11 @@ import inspect
 import re
 import subprocess
 import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.core import TyperGroup
@@ -14,6 +17,7 @@ import longshore
 from longshore.activities.node import launch
 from longshore.client.cli import command_line
 from longshore.client.dag_file import read_dag
+from longshore.console import problems
 from longshore.models.document import read_document
 from longshore.models.job import JobSpec
 from longshore.models.orderbook_response import OrderbookResponse
@@ -30,6 +34,11 @@ PAGES = sorted(
     for page in (ROOT / folder).glob("*.md" if folder == "." else "**/*.md")
 )
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+FOR_COMMANDS = {
+    "database", "known_dag", "let_go", "refuse_newer", "replica_to_explain", "reset_after_end",
+    "say_away", "say_back", "with_live",
+}  # fmt: skip
+"""Of the client, for the command line and the console, or an earlier name: not on the page."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
@@ -43,6 +52,24 @@ def test_commands_and_options_exist(page: Path):
     group = command_line()
     wrong = [line for line in commands_of(page) if (why := mistake_in(line, group)) and why]
     assert wrong == []
+
+
+def test_every_command_is_named_on_a_page():
+    pages = "\n".join(page.read_text() for page in PAGES if page.name != "CHANGELOG.md")
+    named = {" ".join(path) for path in commands_in(command_line())}
+    assert len(named) > 80
+    assert [
+        each for each in sorted(named) if not re.search(rf"longshore {each}(?![\w-])", pages)
+    ] == []
+
+
+def test_options_that_stand_in_no_example_are_named_on_their_page():
+    for page, options in (
+        ("docs/job-file.md", ["--key"]), ("docs/operations.md", ["--purge"]),
+        ("deploy/README.md", ["--token-file"]),
+    ):  # fmt: skip
+        text = (ROOT / page).read_text()
+        assert [option for option in options if option not in text] == []
 
 
 def test_the_job_page_names_every_variable_that_a_process_gets():
@@ -63,6 +90,12 @@ def test_the_deployment_page_names_every_schedule():
     made = [each.schedule for each in vars(schedules).values() if isinstance(each, Recurring)]
     assert len(made) >= 3
     assert [name for name in made if f"`{name}`" not in page] == []
+
+
+def test_the_deployment_page_counts_the_search_attributes():
+    page = (ROOT / "deploy" / "README.md").read_text()
+    kinds = Counter(SEARCH_ATTRIBUTES.values())
+    assert f"these take {kinds['Keyword']}, {kinds['KeywordList']} and {kinds['Int']})" in page
 
 
 def test_every_decision_that_is_named_exists():
@@ -106,9 +139,27 @@ def test_the_page_of_the_api_has_what_a_program_imports():
     page = (ROOT / "docs" / "api.md").read_text()
     shown = re.findall(r"^::: longshore\.(\w+)$", page, re.MULTILINE)
     assert sorted(shown) == sorted(longshore.__all__)
-    members = re.findall(r"^        - (\w+)$", page, re.MULTILINE)
-    assert len(members) > 20
-    assert [name for name in members if not hasattr(longshore.Longshore, name)] == []
+
+
+def test_the_page_of_the_api_has_each_method_of_the_client_once():
+    page = (ROOT / "docs" / "api.md").read_text()
+    shown = re.findall(r"^::: longshore\.Longshore\.(\w+)$", page, re.MULTILINE)
+    public = {name for name in dir(longshore.Longshore) if not name.startswith("_")}
+    assert sorted(shown) == sorted(public - FOR_COMMANDS)
+
+
+def test_what_a_method_of_the_client_takes_can_be_imported():
+    taken = {
+        part.__name__
+        for name in dir(longshore.Longshore)
+        if not name.startswith("_") and name not in FOR_COMMANDS
+        for parameter in inspect.signature(getattr(longshore.Longshore, name)).parameters.values()
+        for part in parts_of(parameter.annotation)
+        if getattr(part, "__module__", "").startswith("longshore.models.")
+    }
+    assert len(taken) > 10
+    # Of labels: `models.labels.parse_selector` makes them of text.
+    assert taken - set(longshore.__all__) == {"Constraint"}
 
 
 def test_the_order_book_of_the_console_page_has_the_fields_of_an_answer():
@@ -116,6 +167,12 @@ def test_the_order_book_of_the_console_page_has_the_fields_of_an_answer():
     example = re.search(r"```json\n(\{\n.*?)```", text, re.DOTALL)
     assert example
     OrderbookResponse.model_validate_json(example[1])
+
+
+def test_the_console_page_has_each_status_of_an_error():
+    page = (ROOT / "docs" / "console.md").read_text()
+    told = {int(status) for status in re.findall(r"^\| (\d{3}) \|", page, re.MULTILINE)}
+    assert {status for _, status, _ in vars(problems)["_STATUSES"]} - told == set()
 
 
 def test_every_test_that_is_named_exists():
@@ -178,6 +235,19 @@ def git(*arguments: str) -> str:
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     return done.stdout
+
+
+def commands_in(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the commands that help shows, without those that hold others."""
+    for name, command in group.commands.items():
+        if isinstance(command, TyperGroup):
+            yield from commands_in(command, (*path, name))
+        elif not command.hidden:
+            yield (*path, name)
+
+
+def parts_of(annotation: Any) -> list[Any]:
+    return [annotation, *chain.from_iterable(parts_of(part) for part in get_args(annotation))]
 
 
 def links_of(page: Path) -> list[str]:

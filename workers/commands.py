@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 def up(
     nodes: Annotated[
         int | None,
-        typer.Option(min=0, max=64, help="Run so many simulated nodes of 8xH100-80GB."),
+        typer.Option(min=0, max=64, help="Number of simulated nodes (8xH100-80GB)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -41,6 +41,7 @@ def up(
     """
     from longshore.workers.local import (
         choose_nodes,
+        local_nodes,
         start_agents,
         start_console,
         start_control_worker,
@@ -53,7 +54,13 @@ def up(
         start_control_worker(stack, _progress)
         for line in _schedule(stack):
             _progress(line)
-        start_agents(stack, choose_nodes(stack, nodes), _progress)
+        chosen = choose_nodes(stack, nodes)
+        start_agents(stack, chosen, _progress)
+        if nodes is not None and (others := sorted({*local_nodes(stack)} - chosen.keys())):
+            _progress(
+                f"{', '.join(others)}: running from before, beside the nodes asked for. "
+                f"`longshore down` first, then `longshore up --nodes {nodes}`, leaves them out"
+            )
         start_web_ui(stack, _progress)
         start_console(stack, _progress)
     if as_json:
@@ -64,7 +71,10 @@ def up(
 
 def down(
     keep_servers: Annotated[
-        bool, typer.Option(help="Stop agents and control worker, leave Temporal and PostgreSQL.")
+        bool,
+        typer.Option(
+            "--keep-servers", help="Stop agents and control worker, leave Temporal and PostgreSQL."
+        ),
     ] = False,
     purge: Annotated[
         bool, typer.Option("--purge", help="Then remove the state folder and all it holds.")

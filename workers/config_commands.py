@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -72,4 +73,6 @@ def _masked(value: Any, shown: Any, without_secrets: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return json.dumps(value)
     return "" if value is None else str(value)

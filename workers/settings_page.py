@@ -64,7 +64,7 @@ def _default(field: FieldInfo) -> str:
         return ""
     if isinstance(field.default, timedelta):
         return format_duration(field.default)
-    return str(field.default)
+    return json.dumps(field.default) if isinstance(field.default, tuple) else str(field.default)
 
 
 def _choices(field: FieldInfo) -> str:

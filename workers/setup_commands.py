@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 def setup(as_json: JSON = False) -> None:
     """Prepare servers of your own: tables, search attributes, schedules.
 
-    Run it once, and after every upgrade; again does no harm. `longshore up` does it for the
+    Run it once, and after every upgrade. It may be repeated. `longshore up` does it for the
     local stack.
     """
     from longshore.client.process import run

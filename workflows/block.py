@@ -105,7 +105,7 @@ class BlockWorkflow(Started):
     @workflow.signal(description="End the block before its time; what runs there is queued again")
     def let_go(self, command: CommandReason) -> None:
         """End the block before its time; what runs there leaves first, and is queued again."""
-        self._let_go = command.reason or "let go by hand"
+        self._let_go = command.reason or "terminated by hand"
 
     @workflow.signal(description="Look at the block now")
     def wake(self) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from longshore.models.messages import Displacement, LeaseEnd
+from longshore.models.messages import InterruptRequest, LeaseEnd
 from longshore.models.node_messages import ProcessReport
 from longshore.models.placement import Placement
 
@@ -13,7 +13,7 @@ class Interruption:
 
     end: LeaseEnd
     """PREEMPTED, MOVED or RESIZED."""
-    by: Displacement
+    by: InterruptRequest
 
     @property
     def reason(self) -> str:

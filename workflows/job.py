@@ -18,8 +18,8 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.job_status import JobResult, JobState, not_stored
     from longshore.models.messages import (
         JOB_WORKFLOW,
-        Displacement,
         EnqueueRequest,
+        InterruptRequest,
         JobHistory,
         JobInput,
         LeaseEnd,
@@ -402,5 +402,5 @@ class JobWorkflow(JobHandlers):
 
     def _not_in_place(self, change: Change, why: str) -> None:
         reason = as_reason(f"{change.reason}; not in place: {why}")
-        told = Displacement(attempt=self._attempt, reason=reason, for_job=change.for_job)
-        self._displace(LeaseEnd.RESIZED, told)
+        told = InterruptRequest(attempt=self._attempt, reason=reason, for_job=change.for_job)
+        self._interrupt(LeaseEnd.RESIZED, told)

@@ -10,7 +10,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.job_status import JobState
     from longshore.models.messages import (
         CommandReason,
-        Displacement,
+        InterruptRequest,
         LeaseEnd,
         NodeLost,
         Waiting,
@@ -74,15 +74,15 @@ class JobHandlers(JobRecord):
     @workflow.signal(
         description="Another job gets its GPUs: it is stopped with its grace and queued again"
     )
-    def preempt(self, displacement: Displacement) -> None:
+    def preempt(self, request: InterruptRequest) -> None:
         """Another job gets this attempt's GPUs: it is stopped with its grace and queued again.
         A malleable one that keeps a part of them has another size then."""
-        shrinks = displacement.gpus_left is not None and self._spec.malleable is not None
-        if shrinks and displacement.gpus_left is not None:
-            change = Change(displacement.gpus_left, displacement.reason, displacement.for_job)
-            if self._asks_in_place(displacement.attempt, change):
+        shrinks = request.gpus_left is not None and self._spec.malleable is not None
+        if shrinks and request.gpus_left is not None:
+            change = Change(request.gpus_left, request.reason, request.for_job)
+            if self._asks_in_place(request.attempt, change):
                 return
-        self._displace(LeaseEnd.RESIZED if shrinks else LeaseEnd.PREEMPTED, displacement)
+        self._interrupt(LeaseEnd.RESIZED if shrinks else LeaseEnd.PREEMPTED, request)
 
     @workflow.signal(
         description="GPUs are idle: it has more, in place or by a stop with its grace and a start"
@@ -103,15 +103,15 @@ class JobHandlers(JobRecord):
                     Change(growing.gpus, growing.reason, grows_from=growing.gpus_before),
                 )
                 return
-            grown = Displacement(attempt=growing.attempt, reason=growing.reason)
-            self._displace(LeaseEnd.RESIZED, grown)
+            grown = InterruptRequest(attempt=growing.attempt, reason=growing.reason)
+            self._interrupt(LeaseEnd.RESIZED, grown)
 
     @workflow.signal(
         description="It is to leave its node: it is stopped with its grace and queued again"
     )
-    def move(self, displacement: Displacement) -> None:
+    def move(self, request: InterruptRequest) -> None:
         """This attempt is to leave its node: it is stopped with its grace and queued again."""
-        self._displace(LeaseEnd.MOVED, displacement)
+        self._interrupt(LeaseEnd.MOVED, request)
 
     @workflow.signal(
         description="Keep the job out of placement; one that runs is stopped and queued again"
@@ -160,22 +160,22 @@ class JobHandlers(JobRecord):
             by = resize.reason or "by its user"
             said = f"from {reply.gpus} to {size} GPUs" if reply.in_place else reply.reason
             reason = as_reason(f"resized {by}: {said}")
-            told = Displacement(attempt=here.attempt, reason=reason, gpus_left=size)
+            told = InterruptRequest(attempt=here.attempt, reason=reason, gpus_left=size)
             grows = reply.in_place is not None and size > (reply.gpus or 0)
             change = Change(
                 size, reason, desired=resize.gpus, grows_from=reply.gpus if grows else None
             )
             if reply.in_place is None or not self._asks_in_place(here.attempt, change):
-                self._displace(LeaseEnd.RESIZED, told)
+                self._interrupt(LeaseEnd.RESIZED, told)
         return reply
 
-    def _displace(self, end: LeaseEnd, displacement: Displacement) -> None:
+    def _interrupt(self, end: LeaseEnd, request: InterruptRequest) -> None:
         # One is enough: the first that came is what the attempt ends by.
-        if displacement.attempt == self._attempt and self._interruption is None:
-            self._interruption = Interruption(end, displacement)
-        elif self._swaps is not None and displacement.attempt == self._attempt + 1:
+        if request.attempt == self._attempt and self._interruption is None:
+            self._interruption = Interruption(end, request)
+        elif self._swaps is not None and request.attempt == self._attempt + 1:
             # The next attempt has its leases before this workflow knows of it.
-            self._swaps.interruption = self._swaps.interruption or Interruption(end, displacement)
+            self._swaps.interruption = self._swaps.interruption or Interruption(end, request)
 
     def _asks_in_place(self, attempt: int, change: Change) -> bool:
         """Have the attempt that runs go on with another number of GPUs; return False where it

@@ -34,6 +34,10 @@ _PROBE = (
     "import json,platform,sys,sysconfig;print(json.dumps([sys.executable,platform.python_version()"
     ",sys.implementation.cache_tag,sysconfig.get_platform(),''.join(platform.libc_ver())]))"
 )
+_NO_TEXT = (
+    "it is not UTF-8 text. Save a text as UTF-8; a `script` finds all other files of the code "
+    "without their names here, and is run anew when one of them changes"
+)
 _PROBE_SECONDS = 60.0
 _KNOWN_FOR = 60.0
 """Seconds in which a Python is not asked again what it is."""
@@ -255,6 +259,11 @@ def _requirement(code: Path | None, line: str, where: str, texts: dict[str, str]
         return
     _refuse_local(line, where)
     for option, value in statements(line):
+        if option in INCLUDES and "://" in value:
+            raise _bad(
+                f"{where} names {brief(line.strip())}: what is behind a URL may change without a "
+                "change of this line. Put the file into the code of the job, and name its path"
+            )
         if option in INCLUDES:
             _requirements(code, os.path.normpath(Path(where).parent / value), texts)
 
@@ -285,7 +294,7 @@ def _read(code: Path | None, name: str) -> str:
             raise _bad(f"{brief(name)} has more than {LARGEST:,} bytes")
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        why = error.strerror if isinstance(error, OSError) else _NO_TEXT
         raise _bad(f"{brief(name)} of its code cannot be read: {why}") from None
 
 

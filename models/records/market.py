@@ -1,4 +1,4 @@
-"""The rows of the memory of markets: books, what was recommended on them, what was paid.
+"""The rows of the memory of markets: books, and what was recommended on them.
 
 The constraints live in the migrations, as those of `models/records/tables.py`. Prices are
 micro-dollars per GPU-hour.
@@ -89,7 +89,7 @@ class MarketRecommendationRow(SQLModel, table=True):
 
 
 class MarketFillRow(SQLModel, table=True):
-    """What was really paid for a part of an order, or all of it. Never thinned out."""
+    """Of no use any more: nothing writes it. A worker of an earlier version reads it."""
 
     __tablename__: ClassVar[str] = "market_fills"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (

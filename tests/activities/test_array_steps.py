@@ -43,6 +43,7 @@ from longshore.models.placement import PlacementKey
 from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from longshore.scheduling.unplannable_jobs import set_aside
+from tests.support.ledger import Ledger
 from tests.support.screens import drawn
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
@@ -412,6 +413,60 @@ async def test_slots_are_opened_under_ids_of_their_own_and_once(
         assert found.workflow_type == "JobWorkflow"
     progress = await steps.arrays.advance_array(AdvanceArray(array_id=steps.id, cancelled="over"))
     assert progress.counts == {ElementState.CANCELLED: 100}
+
+
+async def test_as_many_slots_are_opened_as_a_quota_lets_wait(
+    control: Database, temporal: Client, pool: str
+):
+    """One that was refused all the same, as others came meanwhile, is no slot that failed."""
+    tenant = f"t-{uuid.uuid4().hex[:8]}"
+    async with control.transaction() as connection:
+        await connection.execute(
+            text("INSERT INTO tenants (name, quotas) VALUES (:name, '{\"max_queued\": 3}')"),
+            {"name": tenant},
+        )
+    steps = await an_array(control, temporal, pool, "0-99", slots=3, tenant=tenant)
+    advance = AdvanceArray(array_id=steps.id)
+    progress = await steps.arrays.advance_array(advance)
+    assert progress.slots == 3, "they are on their way"
+    assert progress.wake_at is not None
+    async with control.transaction() as connection:
+        await connection.execute(
+            text(
+                "INSERT INTO jobs (id, name, tenant, pool, spec, submitted_at, end_state,"
+                " ended_at, failure, message) SELECT :id || '.s' || n, 's', :tenant, :pool,"
+                " '{}', now(), 'FAILED', now(), 'unsatisfiable',"
+                " 'quota of tenant t: max_queued: 3 + 1 > 3'"
+                " FROM generate_series(1, 3) n"
+            ),
+            {"id": steps.id, "tenant": tenant, "pool": pool},
+        )
+    progress = await steps.arrays.advance_array(advance)
+    assert (progress.state, progress.slots) == (JobState.RUNNING, 3)
+    assert progress.counts == {ElementState.WAITING: 100}
+
+
+async def test_slots_that_start_wait_no_more_and_those_of_other_arrays_do(
+    ledger: Ledger, temporal: Client
+):
+    await ledger.register()
+    await ledger.rows(
+        "INSERT INTO tenants (name, parent, quotas)"
+        " VALUES ('up', NULL, CAST(:quotas AS jsonb)), ('low', 'up', '{}')",
+        quotas='{"max_queued": 3}',
+    )
+    first, other = [
+        await an_array(ledger.database, temporal, ledger.pool, "0-99", slots=slots, tenant=tenant)
+        for slots, tenant in ((2, "low"), (0, "up"))
+    ]
+    progress = await other.arrays.advance_array(AdvanceArray(array_id=other.id))
+    assert progress.slots == 1, "two of the first are on their way"
+    for number, gpu in ((1, 0), (2, 1)):
+        slot = f"{first.id}.s{number}"
+        await ledger.add_job(slot)
+        await ledger.place(slot, (gpu,))
+    progress = await first.arrays.advance_array(AdvanceArray(array_id=first.id))
+    assert progress.slots == 4, "those that start have left the queue"
 
 
 async def test_more_elements_than_the_setting_allows_are_refused(

@@ -72,3 +72,17 @@ async def test_a_pool_needs_nothing_for_it_before_its_begin(ledger: Ledger):
         then = await demand_of_late(connection, ledger.pool, timedelta(0), now + 2 * HOUR)
     assert sum(each.queued for each in samples if each.at == samples[-1].at) == 1
     assert sum(each.queued for each in then) == 2
+
+
+async def test_a_job_that_is_held_is_no_demand_that_machines_are_kept_for(ledger: Ledger):
+    for job in ("waits", "held"):
+        await ledger.enqueue(job, gpus=4)
+    key = PlacementKey(job_id="held", attempt=1)
+    queued: list[int] = []
+    for held in (False, True, False):
+        await ledger.run(ledger.queue.set_hold, HoldRequest(key=key, held=held))
+        async with ledger.database.transaction() as connection:
+            then = datetime.now(UTC) + HOUR
+            samples = await demand_of_late(connection, ledger.pool, timedelta(0), then)
+        queued.append(sum(each.queued for each in samples))
+    assert queued == [8, 4, 8]

@@ -220,6 +220,9 @@ async def test_what_is_past_of_a_window_is_fixed_and_a_renewed_one_is_new(ledger
         with pytest.raises(IntegrityError, match="has ended at"):
             await ledger.rows(f"UPDATE envelopes SET {change}")
     assert await applied(ledger, a_budget("a", an_envelope(start=SINCE, end=end))) == []
+    for start in (SINCE, None):
+        with pytest.raises(SpecError, match=r"gpus 4 to 1000\.125; an end after"):
+            await applied(ledger, a_budget("a", an_envelope(start=start, end=end, gpus=1000.125)))
     assert await applied(ledger, a_budget("a", an_envelope(start=SINCE, end=FAR))) == [
         ("envelope main", Edit.RENEWED)
     ]
@@ -235,6 +238,17 @@ async def test_what_is_past_of_a_window_is_fixed_and_a_renewed_one_is_new(ledger
         )
     with pytest.raises(IntegrityError, match="never becomes another one"):
         await ledger.rows("UPDATE envelopes SET milli = 1 WHERE removed_at IS NOT NULL")
+
+
+async def test_without_a_start_an_envelope_that_was_to_open_opens_now(ledger: Ledger):
+    later = datetime.now(UTC) + timedelta(days=90)
+    await applied(ledger, a_budget("a", an_envelope(start=later, end=FAR)))
+    soon = datetime.now(UTC) + timedelta(days=30)
+    assert await applied(ledger, a_budget("a", an_envelope(end=soon))) == [
+        ("envelope main", Edit.CHANGED)
+    ]
+    assert await ledger.value("SELECT starts_at <= clock_timestamp() FROM envelopes")
+    assert await applied(ledger, a_budget("a", an_envelope(end=soon))) == []
 
 
 async def test_a_check_tells_who_would_lose_what_and_changes_nothing(ledger: Ledger):

@@ -7,18 +7,24 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.funding.planning import Settlement
+from longshore.activities.commit import commit
+from longshore.activities.database import clock
+from longshore.activities.funding.planning import Settlement, read_funding, settlement_of
 from longshore.activities.funding.rows import (
-    charges_of,
     close_charges,
     load_facts,
     lock_funding,
     open_charges,
 )
+from longshore.activities.snapshot import load_nodes
 from longshore.models.funding import FundingCode, Sharing
+from longshore.models.messages import CycleRequest
 from longshore.models.node import NodeState
 from longshore.models.node_messages import NodeEnd
+from longshore.models.packing import PackingPolicy
+from longshore.scheduling.cycle import plan
 from longshore.scheduling.funding.evaluate import Funded
 from longshore.scheduling.funding.facts import Charge, Where
 from longshore.scheduling.funding.holding import Ended
@@ -34,6 +40,13 @@ from tests.support.funding import (
     write_charge,
 )
 from tests.support.ledger import Ledger
+from tests.support.packing import a_job
+
+
+async def open_of(connection: AsyncConnection, job_id: str) -> list[Charge]:
+    """Return the charges of a job that are open."""
+    facts = await load_facts(connection, None)
+    return [each for each in facts.charges if each.job_id == job_id] if facts else []
 
 
 @pytest.fixture
@@ -209,7 +222,7 @@ async def test_a_charge_ends_once_and_is_never_rewritten(funded: Ledger):
         with pytest.raises(IntegrityError, match="never removed"):
             await funded.rows(statement)
     async with funded.database.transaction() as connection:
-        (one,) = await charges_of(connection, "j", 1)
+        (one,) = await open_of(connection, "j")
         assert one == charge("j", main, id=one.id)
         assert await close_charges(connection, [one.id], "recalled") == {one.id}
         assert await close_charges(connection, [one.id], "recalled") == frozenset()
@@ -279,7 +292,7 @@ async def test_a_charge_ends_with_its_envelope_whenever_it_is_closed(funded: Led
         await write_charge(funded, charge(job, main, (gpu,)))
     end = await funded.value("UPDATE envelopes SET ends_at = clock_timestamp() RETURNING ends_at")
     async with funded.database.transaction() as connection:
-        (one,) = await charges_of(connection, "j", 1)
+        (one,) = await open_of(connection, "j")
         await close_charges(connection, [one.id], "its envelope has ended")
     await funded.finish("k")
     ends = await funded.rows("SELECT DISTINCT ended_at FROM charges")
@@ -317,7 +330,7 @@ async def test_two_cycles_on_the_same_envelopes_in_crossed_order_never_lock_each
             async with funded.database.transaction() as connection:
                 await lock_funding(connection, order)
                 for gpu in gpus:
-                    before = await charges_of(connection, f"j{gpu}", 1)
+                    before = await open_of(connection, f"j{gpu}")
                     await close_charges(connection, [one.id for one in before], "again")
                 assert await open_charges(connection, wanted[::-1]) == ()
 
@@ -336,7 +349,7 @@ async def test_two_settlements_of_cycles_never_lock_each_other(funded: Ledger):
     async def cycle(gpus: list[int], order: list[int]) -> None:
         for turn in range(12):
             async with funded.database.transaction() as connection:
-                held = [await charges_of(connection, f"j{gpu}", 1) for gpu in gpus]
+                held = [await open_of(connection, f"j{gpu}") for gpu in gpus]
             ended = tuple(
                 Ended(one, one.gpus, codes[one.envelope % 3]) for each in held for one in each
             )
@@ -404,3 +417,30 @@ async def test_facts_are_none_without_a_budget_and_all_of_it_with_one(ledger: Le
     assert (share.gpus, share.milli, mig.shares[0].milli) == ((0, 1), 1000, 500)
     (paid,) = facts.charges
     assert paid == charge("j", main, (1,), id=paid.id)
+
+
+async def test_what_is_not_placed_takes_nothing_back(ledger: Ledger):
+    """The database refuses the owner its GPUs, so its guest goes on being paid for."""
+    await ledger.register(gpus=8)
+    await tenant(ledger, "root")
+    for name in ("red", "blue"):
+        await tenant(ledger, name, "root")
+    await envelope(ledger, "red", milli=2000)
+    await ledger.enqueue("guest", gpus=2, tenant="blue")
+    async with ledger.listening("guest"):
+        await ledger.cycle("first")
+    own = a_job("own", 2, tenant="red", cpus=0, ram=0)
+    async with ledger.database.transaction() as connection:
+        nodes = await load_nodes(connection, ledger.pool)
+        funding = await read_funding(connection, ledger.pool, [own])
+        now = await clock(connection)
+        made = plan([own], nodes, (), PackingPolicy(), now)
+        settlement = settlement_of(funding, ledger.pool, made, [own], nodes, now)
+        assert settlement is not None
+        assert [each.for_job for each in settlement.funded.ended] == ["own"]
+        request = CycleRequest(pool=ledger.pool, cycle_id="second")
+        # It is not in the queue any more.
+        assert await commit(connection, request, made, [own], nodes, settlement) == set()
+    open_now = "SELECT job_id FROM charges WHERE ended_at IS NULL"
+    assert [row["job_id"] for row in await ledger.rows(open_now)] == ["guest"]
+    assert settlement.of_those([]).news == ()

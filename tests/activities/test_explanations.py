@@ -1,6 +1,6 @@
 """What cycles write of jobs that wait: what has changed, and nothing else."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import text
 
@@ -73,6 +73,20 @@ async def test_an_attempt_that_came_meanwhile_is_not_told_of_the_one_before(ledg
     assert await _explain_as_planned(ledger) == []
     row = await ledger.rows("SELECT attempt, decision, told_at FROM queue")
     assert row == [{"attempt": 2, "decision": None, "told_at": None}]
+
+
+def test_the_start_that_was_news_last_is_stored_beside_the_estimate():
+    start, told = (
+        datetime(2026, 11, 20, 13, 0, 40, tzinfo=UTC),
+        datetime(2026, 11, 20, 13, tzinfo=UTC),
+    )
+    said = Decision(job_id="a", kind=PlacementKind.REQUEST_MORE_CAPACITY, estimated_start=start)
+    row = {"attempt": 1, "decided_at": start, "told_reason": None, "told_at": None}
+    for start_told in (None, told):
+        made = said.model_copy(update={"start_told": start_told}).model_dump(mode="json")
+        assert ("start_told" in made) == (start_told is not None)
+        stored = stored_of({**row, "decision": made})
+        assert (stored.start, stored.start_told) == (start, start_told)
 
 
 async def test_what_another_version_stored_is_written_anew(ledger: Ledger):

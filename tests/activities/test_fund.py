@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from longshore.activities.funding import fund
 from longshore.activities.funding.fund import fund_view
 from longshore.client.use_view import fund_screen
 from longshore.models.errors import NotFoundError, RefusedError
@@ -73,6 +74,26 @@ async def test_what_waits_finds_the_room_that_is_left_behind_those_before_it(fun
     )
     await funded.rows("UPDATE envelopes SET milli = 8000")
     assert (await asked(funded, "second")).funded, "it is as it said"
+
+
+async def test_of_an_array_a_slot_that_waits_is_told(funded: Ledger):
+    await envelope(funded, "red", milli=2000)
+    await funded.add_job("sweep")
+    await funded.rows("UPDATE jobs SET tenant = 'red'")
+    await funded.rows(
+        "INSERT INTO arrays (id, elements, first, last, slots) VALUES ('sweep', 9, 0, 8, 2)"
+    )
+    with pytest.raises(RefusedError, match="neither runs nor waits now"):
+        await asked(funded, "sweep")
+    await runs(funded, "sweep.s1", 2, tenant="red")
+    await funded.enqueue("sweep.s2", gpus=2, tenant="red", funding={"unfunded": "wait"})
+    for number in (1, 2):
+        await funded.rows(
+            "INSERT INTO array_slots (array_id, number, job_id, generation, submitted_at)"
+            " VALUES ('sweep', :n, :job, 1, now())", n=number, job=f"sweep.s{number}",
+        )  # fmt: skip
+    view = await asked(funded, "sweep")
+    assert (view.job_id, view.funded, view.code) == ("sweep.s2", False, "NO_ROOM")
 
 
 async def test_when_room_is_expected_back_is_said(funded: Ledger):
@@ -173,6 +194,15 @@ async def test_what_waits_for_a_quota_is_told_so_whoever_would_pay(funded: Ledge
     await funded.enqueue("behind", gpus=1, tenant="red")
     behind = await asked(funded, "behind")
     assert (behind.says, behind.code) == ("1 OWNED by red/main", None)
+
+
+async def test_where_nothing_is_found_in_the_way_nothing_is_said_to_help(
+    funded: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fund, "in_its_way", lambda *_: ())
+    await envelope(funded, "red", milli=2000)
+    view = await _walled(funded, "red")
+    assert (view.says, view.code, view.remedies) == (QUOTA, "QUOTA", ())
 
 
 async def test_a_quota_and_a_budget_that_are_both_in_the_way_are_both_told(funded: Ledger):

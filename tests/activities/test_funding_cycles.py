@@ -303,7 +303,8 @@ async def test_a_job_over_a_hard_quota_waits_and_says_so(ledger: Ledger):
     await cycle(ledger, 1, *jobs)
     assert await running(ledger) == jobs[:2]
     assert await ledger.value("SELECT refused FROM cycles") == 0, "it is left out before"
-    assert (await reason(ledger, "job-2")).startswith("quota of tenant red: max_gpus: 4 + 2 > 4:")
+    says = await reason(ledger, "job-2")
+    assert says.startswith("quota of tenant red: max_gpus: 4 + 2 > 4, with 4 for jobs before it: ")
     await ledger.finish("job-0")
     await cycle(ledger, 2, *jobs[1:])
     assert await running(ledger) == jobs[1:]

@@ -18,6 +18,7 @@ from longshore.activities.funding.use import (
     payers_of,
     usage,
     used,
+    with_slots,
 )
 from longshore.models.funding import Envelope, FundingClass
 from longshore.models.funding_use import Usage, UsedBy
@@ -309,8 +310,11 @@ async def test_each_payer_of_an_array_is_named_once_with_the_gpus_of_all_slots(l
         await write_charge(ledger, charge(f"sweep.s{number}", main, (number,)))
     async with ledger.database.snapshot() as connection:
         payers = await payers_of(connection, "sweep")
+        slots = await with_slots(connection, "sweep")
+        held = await leases_at(connection, datetime.now(UTC), job_ids=slots)
     assert payers is not None
     assert payers.words == "2 OWNED by red/main, 1 UNFUNDED: preempted first"
+    assert [lease.gpu_index for lease in held] == [1, 2, 3]
 
 
 async def test_without_a_budget_nothing_is_said_of_payers(ledger: Ledger):

@@ -69,7 +69,7 @@ async def test_idle_gpus_cost_what_they_would_bring_otherwise(ledger: Ledger):
             provider="own", instance_type="8xH100", asks=(), bids=(Level(price=bid, gpus=8),),
             observed_at=datetime.now(UTC) - ago, simulated=True,
         )  # fmt: skip
-        await MarketMemory(ledger.database).store_book(book)
+        await MarketMemory(ledger.database).store(book)
     assert await prices(ledger, **sells) == nobody_bids | {"paid": 720_000}
     assert await prices(ledger, **sells | {"resale_share": 1}) == nobody_bids | {"paid": 1_000_000}
     assert await prices(ledger, **sells | {"resell": False}) == nobody_bids

@@ -1,5 +1,6 @@
 """Cycles of a long queue plan a part of it: the same jobs start, and each is told why it waits."""
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from longshore.activities import cycle_inputs, queue_cache
+from longshore.activities import cycle, cycle_inputs, queue_cache
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption_inputs import read_inputs
 from longshore.models.job_request import JobRequest
@@ -119,8 +120,16 @@ async def test_all_may_start_while_jobs_change_their_places_in_the_part(
         planned.append(len(jobs))
         return plan(jobs, *args, **more).model_copy(update={"rearranged": rearranged.pop(0)})
 
+    slow, load_pool = [0.25, 0.0, 0.0], cycle.load_pool
+
+    async def read(*args: Any) -> PoolSpec:
+        await asyncio.sleep(slow.pop(0))
+        return await load_pool(*args)
+
     monkeypatch.setattr(cycle_inputs, "plan_cached", moving)
+    monkeypatch.setattr(cycle, "load_pool", read)
     assert await _cycle(full, "moved") == (39, 0, KEPT + 1)
+    assert await full.value("SELECT read_ms FROM cycles WHERE id = 'moved'") >= 250
     assert await _cycle(full, "again") == (39, 0, KEPT + 1)
     assert rearranged == []
     assert planned == [KEPT + 1, 39, 39]

@@ -1,4 +1,4 @@
-"""Books, recommendations and fills in a real PostgreSQL: stored once, read back, judged."""
+"""Books and recommendations in a real PostgreSQL: stored once, read back, judged."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,8 +13,7 @@ from longshore.activities.database import Database
 from longshore.activities.markets.compaction import compact
 from longshore.activities.markets.memory import MarketMemory
 from longshore.models.market import Level, Window
-from longshore.models.market_memory import LEVELS_KEPT, Compacted, PaidFill, Source
-from longshore.models.money import micro_of
+from longshore.models.market_memory import LEVELS_KEPT, Compacted, Source
 from tests.support.market_books import NOW, a_book, every, levels, recommended
 
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -40,20 +39,13 @@ async def rows(database: Database, table: str) -> list[dict[str, Any]]:
         return [dict(row) for row in found.mappings()]
 
 
-def a_fill(order_id: str = "o1", gpus: int = 8, price: str = "2.00", **fields: Any) -> PaidFill:
-    basics = {"provider": "market", "instance_type": "8xH100", "at": NOW}
-    return PaidFill.model_validate(
-        {**basics, "order_id": order_id, "gpus": gpus, "price": micro_of(price), **fields}
-    )
-
-
 async def test_a_book_is_stored_with_its_sums_and_read_back(
     database: Database, memory: MarketMemory
 ):
     window = Window(start=NOW, end=NOW + HOUR)
-    book_id = await memory.store_book(a_book(window=window, simulated=True))
+    await memory.store(a_book(window=window, simulated=True))
     (row,) = await rows(database, "market_books")
-    assert (row["id"], row["best_ask"], row["best_bid"]) == (book_id, 2_000_000, 1_000_000)
+    assert (row["best_ask"], row["best_bid"]) == (2_000_000, 1_000_000)
     assert (row["ask_gpus"], row["bid_gpus"], row["simulated"]) == (80, 8, True)
     assert (row["window_start"], row["window_end"]) == (NOW, NOW + HOUR)
     kept = tuple(Level.model_validate(level) for level in row["levels"]["asks"])
@@ -62,8 +54,8 @@ async def test_a_book_is_stored_with_its_sums_and_read_back(
 
 async def test_what_cannot_be_bought_is_no_price(database: Database, memory: MarketMemory):
     odd = (*levels(("0.50", 4), ("0.10", 0)), Level(price=1, gpus=8, instance_type="8xA100"))
-    await memory.store_book(a_book(asks=(*odd, *levels(("3.00", 8)))))
-    await memory.store_book(a_book(NOW + MINUTE, asks=odd, bids=()))
+    await memory.store(a_book(asks=(*odd, *levels(("3.00", 8)))))
+    await memory.store(a_book(NOW + MINUTE, asks=odd, bids=()))
     priced, empty = await rows(database, "market_books")
     assert (priced["best_ask"], priced["ask_gpus"]) == (3_000_000, 8)
     assert (empty["best_ask"], empty["ask_gpus"], empty["best_bid"]) == (None, 0, None)
@@ -71,7 +63,7 @@ async def test_what_cannot_be_bought_is_no_price(database: Database, memory: Mar
 
 async def test_a_deep_book_keeps_its_best_levels(database: Database, memory: MarketMemory):
     asks = levels(*((f"{200 - number}.00", 8) for number in range(120)))
-    await memory.store_book(a_book(asks=asks))
+    await memory.store(a_book(asks=asks))
     (row,) = await rows(database, "market_books")
     prices = [level["price"] for level in row["levels"]["asks"]]
     assert prices == sorted(level.price for level in asks)[:LEVELS_KEPT]
@@ -80,15 +72,10 @@ async def test_a_deep_book_keeps_its_best_levels(database: Database, memory: Mar
 
 async def test_the_same_is_stored_once_also_at_once(database: Database, memory: MarketMemory):
     book = a_book()
-    ids = await asyncio.gather(*(memory.store_book(book) for _ in range(5)))
-    assert len(set(ids)) == 1
-    made = recommended(book)
-    stored = await asyncio.gather(
-        *(memory.store_recommendation(made, book_id=ids[0]) for _ in range(5))
-    )
-    assert len(set(stored)) == 1
-    assert len(await rows(database, "market_books")) == 1
-    assert len(await rows(database, "market_recommendations")) == 1
+    await asyncio.gather(*(memory.store(book, [recommended(book)]) for _ in range(5)))
+    (kept,) = await rows(database, "market_books")
+    (made,) = await rows(database, "market_recommendations")
+    assert made["book_id"] == kept["id"]
 
 
 async def test_a_look_that_is_repeated_stores_nothing_more(
@@ -107,22 +94,14 @@ async def test_a_look_that_is_repeated_stores_nothing_more(
 
 async def test_recommendations_are_read_back_as_they_were(memory: MarketMemory):
     book = a_book(window=Window(start=NOW, end=NOW + HOUR))
-    made = [recommended(book), recommended(a_book(NOW + MINUTE), 640, Source.CLI)]
-    for each in made:
-        await memory.store_recommendation(each)
+    later = a_book(NOW + MINUTE)
+    made = [recommended(book), recommended(later, 640, Source.CLI)]
+    for of, each in zip((book, later), made, strict=True):
+        await memory.store(of, [each])
     found = await memory.recommendations(NOW, provider="market", instance_type="8xH100")
     assert [each.model_copy(update={"id": None}) for each in found] == made
     assert [each.sufficient for each in found] == [True, False]
     assert await memory.recommendations(NOW, provider="other") == ()
-
-
-async def test_a_fill_grows_and_never_shrinks(memory: MarketMemory):
-    assert await memory.record_fill(a_fill(gpus=8, price="2.00"))
-    assert not await memory.record_fill(a_fill(gpus=8, price="2.00"))
-    assert await memory.record_fill(a_fill(gpus=24, price="2.50", at=NOW + MINUTE))
-    assert not await memory.record_fill(a_fill(gpus=16, price="9.00"))
-    (fill,) = await memory.fills(NOW)
-    assert (fill.gpus, fill.price, fill.at) == (24, 2_500_000, NOW + MINUTE)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +116,7 @@ async def test_a_fill_grows_and_never_shrinks(memory: MarketMemory):
 async def test_the_database_refuses_a_wrong_book(
     database: Database, memory: MarketMemory, wrong: str
 ):
-    await memory.store_book(a_book())
+    await memory.store(a_book())
     with pytest.raises(IntegrityError, match="violates check constraint"):
         async with database.transaction() as connection:
             await connection.execute(text(f"UPDATE market_books SET {wrong}"))
@@ -150,7 +129,7 @@ async def test_the_database_refuses_a_wrong_book(
 async def test_the_database_refuses_a_wrong_recommendation(
     database: Database, memory: MarketMemory, wrong: str
 ):
-    await memory.store_recommendation(recommended(a_book()))
+    await memory.store(a_book(), [recommended(a_book())])
     with pytest.raises(IntegrityError, match="violates check constraint"):
         async with database.transaction() as connection:
             await connection.execute(text(f"UPDATE market_recommendations SET {wrong}"))
@@ -158,9 +137,9 @@ async def test_the_database_refuses_a_wrong_recommendation(
 
 async def test_history_puts_books_together_in_equal_spans(memory: MarketMemory):
     for minute, lowest in ((0, "2.00"), (10, "4.00"), (29, "3.00"), (59, "5.00")):
-        await memory.store_book(a_book(NOW + minute * MINUTE, lowest))
-    await memory.store_book(a_book(NOW + HOUR, "9.00"))  # not before `until`
-    await memory.store_book(a_book(NOW, "1.50", provider="other", bids=()))
+        await memory.store(a_book(NOW + minute * MINUTE, lowest))
+    await memory.store(a_book(NOW + HOUR, "9.00"))  # not before `until`
+    await memory.store(a_book(NOW, "1.50", provider="other", bids=()))
     found = await memory.history("8xH100", NOW, NOW + HOUR, points=2)
     first, second, other = found
     assert (first.at, first.books, second.at, second.books) == (NOW, 3, NOW + HOUR / 2, 1)
@@ -171,7 +150,7 @@ async def test_history_puts_books_together_in_equal_spans(memory: MarketMemory):
         first, second,
     )  # fmt: skip
     assert await memory.history("8xA100", NOW, NOW + HOUR) == ()
-    await memory.store_book(a_book(NOW + MINUTE, "0.10", simulated=True))
+    await memory.store(a_book(NOW + MINUTE, "0.10", simulated=True))
     assert first in await memory.history("8xH100", NOW, NOW + HOUR, points=2)
     with pytest.raises(ValueError, match="must end after it begins"):
         await memory.history("8xH100", NOW, NOW)
@@ -179,22 +158,20 @@ async def test_history_puts_books_together_in_equal_spans(memory: MarketMemory):
 
 async def test_a_history_has_no_more_points_than_asked_for(memory: MarketMemory):
     for at in every(MINUTE, NOW, 100):
-        await memory.store_book(a_book(at))
+        await memory.store(a_book(at))
     found = await memory.history("8xH100", NOW - 2 * HOUR, NOW, points=12)
     assert len(found) <= 12
     assert sum(point.books for point in found) == 100
     assert [point.at for point in found] == sorted(point.at for point in found)
 
 
-async def test_how_good_holds_limits_against_later_books_and_fills(memory: MarketMemory):
+async def test_how_good_holds_limits_against_later_books(memory: MarketMemory):
     for at, lowest in zip(every(10 * MINUTE, NOW, 3), ("2.00", "1.60", "3.00"), strict=True):
-        await memory.store_recommendation(recommended(a_book(at, lowest)))
-    first, *_ = await memory.recommendations(NOW - HOUR)
-    await memory.record_fill(a_fill(price="1.80", recommendation_id=first.id))
+        book = a_book(at, lowest)
+        await memory.store(book, [recommended(book)])
     (quality,) = await memory.how_good(NOW - HOUR)
     assert (quality.size, quality.made, quality.judged, quality.at_once) == ("1-8", 3, 2, 2)
     assert quality.over_best == pytest.approx(((2.0 - 1.6) / 1.6 + (1.6 - 3.0) / 3.0) / 2)
-    assert (quality.paid, quality.paid_over_best) == (1, pytest.approx((1.8 - 1.6) / 1.6))
 
 
 async def test_compaction_keeps_a_day_whole_then_one_an_hour_then_nothing(
@@ -221,9 +198,9 @@ async def test_compaction_keeps_a_day_whole_then_one_an_hour_then_nothing(
 
 async def test_a_late_book_of_a_thinned_hour_goes(database: Database, memory: MarketMemory):
     at = NOW - 2 * DAY
-    await memory.store_book(a_book(at))
+    await memory.store(a_book(at))
     await compact(database, NOW, KEEP)
-    await memory.store_book(a_book(at - MINUTE))
+    await memory.store(a_book(at - MINUTE))
     assert (await compact(database, NOW, KEEP)).thinned == 1
     assert _times(await rows(database, "market_books"), "hour") == [at]
 
@@ -232,24 +209,20 @@ async def test_what_was_told_to_people_is_not_thinned_out(
     database: Database, memory: MarketMemory
 ):
     for at in every(MINUTE, NOW - 2 * DAY, 3):
-        await memory.store_recommendation(recommended(a_book(at), source=Source.CONSOLE))
-    assert await compact(database, NOW, KEEP) == Compacted()
-    assert await compact(database, NOW + KEEP, KEEP) == Compacted(removed=3)
+        book = a_book(at)
+        await memory.store(book, [recommended(book, source=Source.CLI)])
+    assert await compact(database, NOW, KEEP) == Compacted(thinned=2)  # books
+    assert len(await memory.recommendations(NOW - KEEP)) == 3
+    assert await compact(database, NOW + KEEP, KEEP) == Compacted(removed=1 + 3)
 
 
-async def test_compaction_bounds_the_rows_and_spares_fills(
-    database: Database, memory: MarketMemory
-):
+async def test_compaction_bounds_the_rows(database: Database, memory: MarketMemory):
     for at in every(MINUTE, NOW, 20):
         book = a_book(at)
         await memory.store(book, [recommended(book)])
-    (oldest, *_) = await memory.recommendations(NOW - HOUR)
-    await memory.record_fill(a_fill(recommendation_id=oldest.id))
     assert await compact(database, NOW, KEEP, most_rows=5) == Compacted(removed=30)
     assert _times(await rows(database, "market_books"), "all") == every(MINUTE, NOW, 5)
     assert len(await memory.recommendations(NOW - HOUR)) == 5
-    (fill,) = await memory.fills(NOW - HOUR)
-    assert fill.recommendation_id is None
 
 
 def _times(found: list[dict[str, Any]], kept: str) -> list[datetime]:

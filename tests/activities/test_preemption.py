@@ -100,4 +100,4 @@ async def _see_price(ledger: Ledger, ask: int, ago: timedelta = timedelta(0)) ->
         provider="sfcompute", instance_type="8xH100-80GB", asks=(Level(price=ask, gpus=64),),
         observed_at=datetime.now(UTC) - ago, simulated=True,
     )  # fmt: skip
-    await MarketMemory(ledger.database).store_book(book)
+    await MarketMemory(ledger.database).store(book)

@@ -7,12 +7,14 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from longshore.activities.funding.planning import read_funding
 from longshore.activities.funding.quotas import quota_room
 from longshore.models.funding import Quotas
 from longshore.models.placement import PlacementKey
 from longshore.scheduling.funding.facts import Wall
 from tests.support.funding import job_of, tenant
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
+from tests.support.packing import a_job
 from tests.support.waiting import eventually
 
 
@@ -170,3 +172,37 @@ async def test_a_cycle_can_ask_what_is_left(tree: Ledger):
     async with tree.database.transaction() as connection:
         (wall,) = await quota_room(connection)
     assert wall.milli == 0
+
+
+async def test_a_cycle_plans_nobody_onto_a_node_that_a_quota_refuses(tree: Ledger):
+    await set_quotas(tree, "root", max_nodes=1)
+    await job_of(tree, "j", "a", tuple(range(8)))
+    async with tree.listening("first", "alone", "behind"):
+        await tree.enqueue("first", tenant="b", gpus=1, priority=9)
+        await tree.enqueue("alone", tenant="a", gpus=1, priority=9, sensitive=True)
+        await tree.enqueue("behind", tenant="free", gpus=8)
+        assert (await tree.cycle("cycle-1")).placed == 1
+    (placed,) = await tree.rows(
+        "SELECT job_id, node_id FROM placements WHERE cycle_id = 'cycle-1'"
+    )
+    assert placed == {"job_id": "behind", "node_id": "node-b"}
+    refused = await tree.value("SELECT refused FROM cycles WHERE id = 'cycle-1'")
+    assert refused == 0
+    reasons = {
+        row["job_id"]: row["decision"]["reason"]
+        for row in await tree.rows("SELECT job_id, decision FROM queue")
+    }
+    assert "over-quota" in reasons["first"]
+    assert reasons["alone"].startswith("quota of tenant root: max_nodes: 1 + 1 > 1: ")
+
+
+async def test_how_large_nodes_are_is_read_where_a_sensitive_job_asks(tree: Ledger):
+    await set_quotas(tree, "root", max_gpus=16)
+    plain, alone = a_job("p", 1, tenant="a"), a_job("s", 1, tenant="a", sensitive=True)
+    async with tree.database.transaction() as connection:
+        found = await read_funding(connection, tree.pool, [plain])
+        assert found is not None
+        assert found.facts.sizes == {}
+        found = await read_funding(connection, tree.pool, [plain, alone])
+        assert found is not None
+        assert list(found.facts.sizes.values()) == [(8,)]

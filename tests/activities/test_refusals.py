@@ -67,3 +67,31 @@ def test_a_field_of_the_request_that_is_refused_is_no_fault_of_the_row(
     error = error_of("sfcompute", 422, body, "POST /orders", "A_TOKEN")
     assert isinstance(error, InvalidOrderError)
     assert type(refused_for_good(error) or error) is kind
+
+
+@pytest.mark.parametrize(
+    ("said", "final"),
+    [
+        ("The requested image is not available for this provider", True),
+        ("Custom templates are unavailable on hyperstack", True),
+        ("Reserved instances are not available", True),
+        ("disk size exceeds the limit of the provider", True),
+        ("custom images are not supported at the moment, please try again with another", True),
+        ("the image is temporarily unavailable", False),
+        ("no machine is available", False),
+        ("you have reached the limit of your account", False),
+        ("please try again", False),
+        (
+            "This image is not available in this data center right now, please try again later",
+            False,
+        ),
+        ("the image is not available, try again", False),
+        ("No image is available right now", False),
+        ("Cannot pull image: rate limit, try again", False),
+        ("You have reached the limit of images", False),
+    ],
+)
+def test_a_refusal_of_what_was_asked_for_is_one_for_good(said: str, final: bool):
+    error = error_of("prime", 400, {"detail": said}, "POST /pods/", "A_TOKEN")
+    assert isinstance(error, InvalidOrderError)
+    assert (refused_for_good(error) is not None) is final

@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from longshore.activities.metrics import Metrics
 from longshore.activities.serving import services
-from longshore.activities.serving.revisions import sizes_of
+from longshore.activities.serving.revisions import sizes_of, undone_alike
 from longshore.activities.serving.service_rows import (
     hear,
     remove_service,
@@ -90,6 +90,8 @@ async def test_it_goes_back_to_what_ran_before_and_not_to_the_newest(served: Rec
         await served.look(served.said(newest.job_id, EngineStage.READY))
     async with served.control.transaction() as connection:
         assert await undo_rollout(connection, served.name, None) == 1
+    undone = {each.number: each.undone for each in (await served.view()).revisions or ()}
+    assert undone == {1: "", 2: "by hand: back to revision 1"}
     await served.look()
     assert (await served.view()).replicas[-1].revision == 1
     await served.record(cpus=3, surge=10)
@@ -99,6 +101,30 @@ async def test_it_goes_back_to_what_ran_before_and_not_to_the_newest(served: Rec
     assert (await served.look(*failed)).revision == 1
     async with served.control.transaction() as connection:
         assert await undo_rollout(connection, served.name, None) == 2  # and from there to that
+    found = {each.number: each for each in (await served.view()).revisions or ()}
+    assert found[2].undone == ""
+    assert found[2].can_go_back
+    await served.end()
+
+
+async def test_an_engine_that_was_undone_is_known_again(served: RecordedService):
+    """What another revision had too that was ready may be served."""
+    await served.record()
+    await served.look()
+    (first,) = (await served.view()).replicas
+    await served.look(served.said(first.job_id, EngineStage.READY))
+    good = served.engine
+    model = good.model.model_copy(update={"args": ("--nonsense",)})
+    served.engine = good.model_copy(update={"model": model})
+    await served.record(surge=10)
+    await served.look()
+    job_id = (await served.view()).replicas[-1].job_id
+    failed = [served.said(job_id, EngineStage.FAILED, attempt) for attempt in (1, 2, 3)]
+    assert (await served.look(*failed)).revision == 1
+    number = await served.record(surge=10, priority=7)
+    async with served.control.transaction() as connection:
+        assert await undone_alike(connection, served.name, number) == (2, 1)
+        assert await undone_alike(connection, served.name, 1) == (0, 0)
     await served.end()
 
 

@@ -213,12 +213,14 @@ async def test_the_gpus_of_nodes_that_are_there(ledger: Ledger):
 
 async def test_where_a_model_has_room_and_where_it_would_when_nodes_are_empty(ledger: Ledger):
     await store(ledger, model("m", memory=60))
-    for node in ("free", "full", "lost", "drained", "cordoned"):
+    for node in ("free", "full", "lost", "drained", "cordoned", "ends"):
         await ledger.register(node, gpus=1)
     await ledger.add_job("job")
     await ledger.place("job", node="full")
     async with ledger.database.transaction() as connection:
         await connection.execute(text("UPDATE nodes SET state = 'LOST' WHERE id = 'lost'"))
+        ends = "UPDATE nodes SET expires_at = now() + interval '4m' WHERE id = 'ends'"
+        await connection.execute(text(ends))
         takes_none = "UPDATE nodes SET state = 'DRAINING' WHERE id = ANY(:ids)"
         await connection.execute(text(takes_none), {"ids": ["drained", "cordoned"]})
         (size, *_) = (await model_in_full(connection, "m")).sizes

@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from longshore.client.budget_file import read_budgets
-from longshore.models.funding_views import BudgetEdit, BudgetView, Edit, TenantView
+from longshore.client.budget_view import says_money
+from longshore.models.funding import BudgetMoney
+from longshore.models.funding_views import BudgetEdit, BudgetSpent, BudgetView, Edit, TenantView
 from tests.client.conftest import Command, Ran
 
 _FILE = """
@@ -103,6 +106,14 @@ async def test_tenants_and_budgets_from_the_first_to_none(
     assert (await longshore("budget", "remove", a)).code == 66
 
 
+def test_money_of_nothing_is_a_limit():
+    spent = BudgetSpent(today=0, this_month=7_000_000, forecast=9_000_000)
+    of_nothing = BudgetMoney(per_day=None, per_month=0)
+    at = datetime(2026, 11, 1, tzinfo=UTC)
+    said = says_money(BudgetView(tenant="a", since=at, money=of_nothing, spent=spent))
+    assert said == "$7.00 of $0.00 this month, about $9.00 by its end, as in the last week"
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -135,6 +146,7 @@ async def test_a_tenant_cannot_have_the_word_for_no_parent_as_its_name(longshore
     ("text", "said"),
     [
         ("envelopes: {}", "b.yaml:1: tenant: is required"),
+        ("tenant: none", "b.yaml:1: tenant: is none, which as a parent means that there is none"),
         ("tenant: a\nenvelopes:\n  m:\n    gpus: 1",
          "b.yaml:3: envelopes.m.end: is required: a time, such as 2027-04-01T00:00:00Z, or never"),
         ("tenant: a\nenvelopes:\n  m:\n    gpus: 1\n    end: soon",

@@ -85,6 +85,14 @@ def help_of(path: tuple[str, ...]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", sorted(commands(command_line())), ids=" ".join)
+def test_no_flag_has_a_negated_twin(path: tuple[str, ...]) -> None:
+    command: Any = command_line()
+    for name in path:
+        command = command.commands[name]
+    assert [each.opts for each in command.params if each.secondary_opts] == []
+
+
+@pytest.mark.parametrize("path", sorted(commands(command_line())), ids=" ".join)
 def test_help_gives_times_that_have_passed_as_they_are_taken(path: tuple[str, ...]) -> None:
     """``10m ago`` is refused; ``10m`` is taken."""
     assert [text for text in help_of(path) if re.search(r"\d[smhd] ago", text)] == []

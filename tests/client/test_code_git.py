@@ -1,8 +1,11 @@
 """The code of a Git commit, with a real Git: refs, submodules, what is changed."""
 
+import asyncio
+import fcntl
 import os
 import shutil
 import subprocess
+import threading
 import uuid
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import pytest
 from longshore.client import code_git
 from longshore.client.code_git import checked_out, diff_to_commit
 from longshore.models.errors import SpecError
+from tests.support.waiting import eventually
 
 WHO = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "protocol.file.allow=always")
 
@@ -48,14 +52,18 @@ def repository(tmp_path: Path) -> Path:
 
 def code_at(repository: Path | str, ref: str | None, tmp_path: Path) -> tuple[dict[str, str], str]:
     """Return the files of a commit, and the commit."""
-    with checked_out(str(repository), ref, tmp_path / "cache") as (folder, found):
-        files = {
-            str(path.relative_to(folder)): path.read_text()
-            for path in folder.rglob("*")
-            if path.is_file() and path.name != ".git"
-        }
-    assert not folder.exists()
-    return files, found
+
+    async def read() -> tuple[dict[str, str], str]:
+        async with checked_out(str(repository), ref, tmp_path / "cache") as (folder, found):
+            files = {
+                str(path.relative_to(folder)): path.read_text()
+                for path in folder.rglob("*")
+                if path.is_file() and path.name != ".git"
+            }
+        assert not folder.exists()
+        return files, found
+
+    return asyncio.run(read())
 
 
 @pytest.mark.parametrize(
@@ -128,6 +136,77 @@ def test_what_a_killed_submit_left_is_in_nobodys_way(
         git(clone, "worktree", "add", "-qf", "--detach", str(clone.with_suffix(".tree")), "v1")
     commit(repository, {"train.py": "four"})
     assert code_at(repository, "main", tmp_path)[0] == {"train.py": "four"}
+    assert clones(tmp_path) == [clone]
+
+
+async def test_two_submits_of_a_repository_read_their_files_at_once(
+    repository: Path, tmp_path: Path
+) -> None:
+    async with (
+        asyncio.timeout(60),
+        checked_out(str(repository), "v1", tmp_path / "cache") as (first, _),
+        checked_out(str(repository), "main", tmp_path / "cache") as (second, _),
+    ):
+        assert (first / "train.py").read_text() == "one"
+        assert (second / "train.py").read_text() == "three"
+
+
+async def test_a_clone_whose_files_are_read_is_not_made_anew(
+    repository: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    async with checked_out(str(repository), "v1", cache) as (folder, _):
+        (clone,) = [path for path in clones(tmp_path) if path.suffix != ".tree"]
+        left = clone / "refs" / "heads" / "main.lock"
+        left.touch()
+        commit(repository, {"train.py": "four"})
+        with pytest.raises(SpecError, match="cannot be read"):
+            async with checked_out(str(repository), "main", cache):
+                pass
+        assert git(folder, "ls-files") == "train.py"
+    async with checked_out(str(repository), "main", cache) as (folder, _):
+        assert (folder / "train.py").read_text() == "four"
+
+
+async def test_a_checkout_that_is_given_up_keeps_its_lock_until_it_is_done(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+    update = code_git._update  # pyright: ignore[reportPrivateUsage]
+
+    def slow(source: str, clone: Path) -> None:
+        begun.set()
+        assert may_end.wait(60)
+        update(source, clone)
+
+    monkeypatch.setattr(code_git, "_update", slow)
+    task = asyncio.create_task(checked_out(str(repository), "v1", tmp_path / "cache").__aenter__())
+    await asyncio.to_thread(begun.wait, 60)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (lock,) = (tmp_path / "cache").glob("*.lock")
+    with lock.open() as held, pytest.raises(BlockingIOError):
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    may_end.set()
+
+    async def is_removed() -> bool:
+        return [path.suffix for path in clones(tmp_path)] == [""]
+
+    await eventually(is_removed)
+
+
+async def test_a_wait_for_a_submit_that_fetches_is_ended_at_once(
+    repository: Path, tmp_path: Path
+) -> None:
+    async with checked_out(str(repository), "v1", tmp_path / "cache"):
+        (clone,) = [path for path in clones(tmp_path) if path.suffix != ".tree"]
+    with clone.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(
+                checked_out(str(repository), "v1", tmp_path / "cache").__aenter__(), 0.5
+            )
     assert clones(tmp_path) == [clone]
 
 

@@ -113,6 +113,11 @@ async def test_the_packages_of_the_current_python_come_along(
         ("req.txt", "numpy\n-e .\n", "req.txt names -e ., which is no package of an index"),
         ("req.txt", "-r gone.txt\n", "gone.txt of its code cannot be read: No such file"),
         ("env.yml", "channels: [defaults]\ndependencies: [numpy]\n", "defaults"),
+        (
+            "req.txt",
+            "-r https://a.example/r\n",
+            "names -r https://a.example/r: what is behind a URL",
+        ),
         ("[numpy, ./lib]", "", "environment names ./lib, which is no package of an index"),
         ("[]", "", "names no package"),
     ],

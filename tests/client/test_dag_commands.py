@@ -121,9 +121,12 @@ async def test_hold_release_cancel_and_list(
     assert dag_id in [each["id"] for each in listed]
     assert dag_id in (await longshore("dag", "list")).out
     assert (await longshore("dag", "release", dag_id)).out.strip() == f"{dag_id} goes on"
+    for verb in ("hold", "release"):
+        done = await longshore("dag", verb, dag_id, "--json")
+        assert json.loads(done.out) == {"dag_id": dag_id}
     await node.started(f"{dag_id}.prepare")
-    cancelled = await longshore("dag", "cancel", dag_id, "--reason", "no longer needed")
-    assert cancelled.code == 0, cancelled.err
+    cancelled = await longshore("dag", "cancel", dag_id, "--reason", "no longer needed", "--json")
+    assert json.loads(cancelled.out) == {"dag_id": dag_id}
     watched = await longshore("dag", "watch", dag_id)
     assert watched.code == 130
     assert watched.out.splitlines()[-1].endswith("no longer needed")

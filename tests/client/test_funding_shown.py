@@ -91,6 +91,11 @@ async def test_who_pays_is_told_of_each_job(
     assert why.payers is not None
     assert [each.payer for each in why.payers.now] == [None]
 
+    held = await submitted(longshore, pool, "red", "held", "--hold")
+    said = words(await longshore("why", held))
+    assert "held" in said
+    assert "no budget" not in said
+
     ran = await longshore("preempt", "--dry-run", next_one)
     told = words(ran)
     assert "Paid for: red would pay for it" in told
@@ -236,9 +241,15 @@ async def test_a_dry_run_says_that_no_budget_pays_for_a_job_that_needs_one(
         "It would wait, with nothing kept or bought for it: no budget pays for 1 GPU: the "
         "envelopes that it may use have no room (NO_ROOM), and it starts only where one does."
     )
+    paid = await longshore(
+        "submit", "--pool", pool, "--tenant", "red", "--gpus", "1", "--dry-run", "--", "true"
+    )
+    assert "; red would pay for it." in words(paid)
     assert full in await dry("--set", "funding.unfunded=wait")
     assert full in await dry("--set", "preemptible=false")
-    assert "It would start now on" in await dry()
+    told = await dry()
+    assert "It would start now on" in told
+    assert "it would be UNFUNDED, and preempted first: no budget pays for 1 GPU: the env" in told
     of_slots = full.replace("bought for it", "bought for any slot of it")
     assert of_slots in await dry("--set", "funding.unfunded=wait", "--array", "0-3")
     free = await longshore(

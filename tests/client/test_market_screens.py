@@ -57,6 +57,9 @@ def test_simulated_prices_and_limits_say_so() -> None:
         "market", "(simulated)", "8xH100", "1-8", "4", "2", "50%", "100%",
     ]  # fmt: skip
     assert "+10.0%" in text
+    assert "headroom" in text
+    assert "bought" not in text  # nothing tells what was bought on a limit
+    assert "paid over best" not in text
     assert history_lines(points) == [
         "2026-11-20T12:30:00Z  market (simulated)  ask $2.00 ($2.00 to $2.00)  bid –  "
         "0 GPUs asked  1 books"

@@ -45,7 +45,7 @@ def test_the_same_is_there_as_json(cli: Cli, model: Path) -> None:
 def test_more_requests_than_the_engine_takes_are_refused(cli: Cli, model: Path) -> None:
     asked = ("models", "estimate", str(model), "--context", "256")
     ran = cli(*asked, "--concurrency", "257")
-    assert ran.code == 69
+    assert ran.code == 65
     assert "concurrency is 257: llama.cpp serves at most 256 requests at a time" in " ".join(
         ran.err.split()
     )

@@ -16,6 +16,7 @@ from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import ModelSpec
 from tests.client.conftest import Command
 from tests.support.gguf_models import Model, write, write_adapter
+from tests.support.local_stack import free_ports
 from tests.support.safetensors_models import QWEN
 from tests.support.safetensors_models import write as write_folder
 from tests.support.served import serving
@@ -514,3 +515,29 @@ async def test_a_file_behind_a_url_is_held_against_its_digest(longshore: Command
                                  "--memory", "1GB")  # fmt: skip
         assert absent.code == 65
         assert "model far: source: there is no file" in absent.err
+
+
+async def test_a_file_that_is_here_needs_no_folder(
+    longshore: Command, files: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(files)
+    asked = ("--adapter", "formal=formal.gguf", "--json")
+    made = await longshore("models", "add", "bare", "--source", "tiny.gguf", *asked)
+    assert made.code == 0, made.err
+    (spec,) = (each.spec for each in ModelsEdit.model_validate_json(made.out).models)
+    assert spec.source == str(files / "tiny.gguf")
+    assert spec.adapters == {"formal": str(files / "formal.gguf")}
+    absent = await longshore("models", "add", "bare", "--source", "absent.gguf")
+    assert "'absent.gguf' is a path, and has to begin with /, ~/ or ./" in absent.err
+
+
+async def test_a_store_that_does_not_answer_is_told_with_what_helps(longshore: Command):
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}/m.gguf"
+    ran = await longshore("models", "add", "far", "--source", url)
+    assert ran.code == 69
+    said = " ".join(ran.err.split())
+    assert f"nothing answers at 127.0.0.1:{port} (Connection refused)" in said
+    assert "With `memory` (--memory), which says what it needs, it is added unread" in said
+    stated = await longshore("models", "add", "far", "--source", url, "--memory", "1GB")
+    assert stated.code == 0, stated.err

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from rich.table import Table
 
 from longshore.client.model_view import model_rows, sizes_table
+from longshore.models.model_memory import CacheType
 from longshore.models.model_registry import ModelView, SizeView
 from longshore.models.serving import ModelSpec
 
@@ -48,6 +49,19 @@ def test_each_size_says_where_it_has_room_now_and_where_it_would_if_nothing_ran(
 def test_one_that_no_node_holds_shows_its_first_size():
     small, large = SizeView(gpus=1, memory=100_000), SizeView(gpus=2, memory=50_000)
     assert rows(sizes_table(a_model(small, large))) == [("1", "100GB", "–", "–")]
+
+
+def test_what_is_stated_and_not_usual_is_told():
+    usual = pairs_of(model_rows(a_model()))
+    assert not {"cache type", "batch", "overhead"} & usual.keys()
+    said = {"overhead": 3.0, "cache_type": CacheType.Q8_0, "batch": 1024}
+    found = a_model()
+    told = pairs_of(
+        model_rows(found.model_copy(update={"spec": found.spec.model_copy(update=said)}))
+    )
+    assert [told[name] for name in ("overhead", "cache type", "batch")] == [
+        "3GB of each GPU", "q8_0", "1,024",
+    ]  # fmt: skip
 
 
 def test_what_its_engines_took_stands_beside_what_was_reckoned():

@@ -15,6 +15,7 @@ async def test_a_model_that_no_node_has_room_for_is_warned_of(
 ):
     await Ledger(control, temporal, "warned").register("small", gpus=2)
     asked = ("models", "add", "large", "--source", str(write(tmp_path)), "--runtime", "vllm")
+    asked = (*asked, "--overhead", "0")
     made = await longshore(*asked, "--memory", "200GB")
     assert made.code == 0, made.err
     assert (

@@ -15,6 +15,7 @@ from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
 from longshore.models.placement import Decision, PackingRule, RejectionCode
 from longshore.models.pool import PoolSpec
+from longshore.models.preemption import PreemptionPlan, Victim
 from longshore.scheduling.cycle import foresee
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import NOW as THEN
@@ -196,6 +197,27 @@ def test_each_rule_has_a_value_and_reasons_for_a_gang() -> None:
     (_, _, *rows) = text[text.index("By gang_packing") :].splitlines()[:4]
     assert [row.split()[:2] for row in rows] == [["best-fit", "(used)"], ["pack-to-empty", "a2,"]]
     assert "its nodes are simulated. Nothing was placed." in text
+
+
+def test_whom_it_stops_comes_before_when_it_would_start_else() -> None:
+    node, job = a_node("n", gpus=1), a_job("this", gpus=2)
+    nobody = PreemptionPlan(job_id=job.id, at=THEN, reason="nobody may be stopped for it")
+    victim = Victim(
+        job_id="low", priority=1, nodes=("n",), gpus=1, recompute=0, write=0, requeue=0, total=0
+    )
+    stops = nobody.model_copy(update={"victims": (victim,), "reason": "stop low: it loses $0.00"})
+    for plan, first in ((stops, "Preemption: stop low"), (nobody, "REQUEST_MORE_CAPACITY")):
+        foreseen = Foreseen(
+            pool="default", at=THEN, request=job, running=1, ahead=0, placed_ahead=0,
+            kept_ahead=0, decision=foresee(job, [], [node], [], POLICY, THEN).decision, stops=plan,
+        )  # fmt: skip
+        console = Console(file=io.StringIO(), force_terminal=False, width=100)
+        console.print(render_foreseen(foreseen, [node], plain=True), soft_wrap=True)
+        assert isinstance(console.file, io.StringIO)
+        text = console.file.getvalue()
+        assert text.startswith(first)
+        assert ("If nobody were stopped:\nREQUEST_MORE_CAPACITY" in text) is plan.preempts
+        assert text.count("Preemption: ") == 1
 
 
 def test_the_rules_of_gangs_are_compared_where_they_differ() -> None:

@@ -11,8 +11,10 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.activities.serving.service_rows import remove_service
+from longshore.client.control_worker import why_not_heard
 from longshore.models.errors import NotFoundError
 from longshore.models.service import ServiceView
+from longshore.models.service_messages import service_workflow_id
 from longshore.models.settings import Settings
 from tests.client.conftest import Command
 from tests.support.scripted_node import ScriptedNode
@@ -20,7 +22,7 @@ from tests.support.waiting import eventually
 
 _FILE = """
 models:
-  - {{name: {model}, source: /models/tiny.gguf, memory: 1GB}}
+  - {{name: {model}, source: /models/tiny.gguf, memory: {memory}}}
 services:
   - {{name: {first}, model: {model}, {wanted}, drain: {drain}}}
   - {{name: {second}, model: {other}, replicas: 0, drain: {drain}}}
@@ -33,10 +35,16 @@ def named(pool: str) -> dict[str, str]:
 
 
 def a_file(
-    folder: Path, named: dict[str, str], other: str, drain: str = "0", wanted: str = "replicas: 0"
+    folder: Path,
+    named: dict[str, str],
+    other: str,
+    drain: str = "0",
+    wanted: str = "replicas: 0",
+    memory: str = "1GB",
 ) -> str:
+    said = {"other": other, "drain": drain, "wanted": wanted, "memory": memory}
     file = folder / "serve.yaml"
-    file.write_text(_FILE.format(**named, other=other, drain=drain, wanted=wanted))
+    file.write_text(_FILE.format(**named, **said))
     return str(file)
 
 
@@ -46,13 +54,34 @@ async def test_services_of_a_file_are_served_all_or_none(
     wrong = await longshore("serve", a_file(tmp_path, named, "nothing"), "--no-wait")
     assert wrong.code == 66
     assert f"service {named['second']}: model: there is no model 'nothing'" in wrong.err
-    assert wrong.out == ""
+    assert wrong.out == f"model {named['model']} is made (revision 1)\n"
     assert named["first"] not in (await longshore("services")).out
     both = await longshore("serve", a_file(tmp_path, named, named["model"]), "--no-wait")
     assert both.code == 0, both.err
     assert both.out.splitlines() == [
         f"{named['first']}: revision 1, model {named['model']}",
         f"{named['second']}: revision 1, model {named['model']}",
+    ]
+
+
+async def test_serve_says_what_it_changes(
+    longshore: Command, tmp_path: Path, named: dict[str, str]
+):
+    first, second, model = named["first"], named["second"], named["model"]
+    file = a_file(tmp_path, named, model)
+    assert (await longshore("serve", file, "--no-wait")).code == 0
+    a_file(tmp_path, named, model, memory="2GB")
+    changed = await longshore("serve", file, "--no-wait")
+    assert changed.out.splitlines() == [
+        f"model {model} is changed: memory 1GB to 2GB (revision 2)",
+        f"{first}: revision 2, model {model}, of which revision 1 to 2",
+        f"{second}: revision 2, model {model}, of which revision 1 to 2",
+    ]
+    a_file(tmp_path, named, model, wanted="replicas: 2", memory="2GB")
+    more = await longshore("serve", file, "--no-wait")
+    assert more.out.splitlines() == [
+        f"{first}: revision 2, model {model}, replicas 0 to 2",
+        f"{second}: revision 2, model {model}",
     ]
 
 
@@ -79,7 +108,9 @@ async def test_of_a_service_that_no_node_holds_it_is_told_that_its_engine_waits(
 async def test_services_are_read_from_stdin(
     longshore: Command, named: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ):
-    said = _FILE.format(**named, other=named["model"], drain="0", wanted="replicas: 0")
+    said = _FILE.format(
+        **named, other=named["model"], drain="0", wanted="replicas: 0", memory="1GB"
+    )
     monkeypatch.setattr("sys.stdin", io.StringIO(said))
     ran = await longshore("serve", "-", "--no-wait")
     assert ran.code == 0, ran.err
@@ -209,4 +240,25 @@ async def test_serve_ends_where_engines_of_a_first_revision_fail(
     assert f"`longshore service {name} --remove` stops it." in ran.err
     assert ran.err.splitlines()[-1] == f"error: 1 of 2 services will not be ready: {name}"
     assert (await longshore("service", name)).code == 0
+    # Those that have failed count at once where an update is only looked at.
+    looked = await longshore("rollout", "status", name)
+    assert (looked.code, "never got ready (" in looked.err) == (1, True)
     assert (await longshore("service", name, "--remove")).code == 0
+
+
+async def test_that_no_control_worker_takes_a_change_up_is_told(
+    longshore: Command, temporal: Client, tmp_path: Path, named: dict[str, str]
+):
+    """Here one does, and nobody asks the queue of the other."""
+    name = named["first"]
+    assert (await longshore("serve", a_file(tmp_path, named, named["model"]), "--no-wait")).err
+    heard = await longshore("scale", name, "0")
+    assert (heard.code, "no control worker" in heard.err) == (0, False)
+    workflow = service_workflow_id("unheard-" + name)
+    alone = await temporal.start_workflow("Nothing", id=workflow, task_queue=f"nobody-{name}")
+    try:
+        says = await why_not_heard(temporal, "unheard-" + name)
+        assert says.startswith("no control worker has taken this up within 2 s: those that asked")
+    finally:
+        await alone.terminate()
+    assert await why_not_heard(temporal, "unheard-" + name) == ""

@@ -5,8 +5,20 @@ from typing import Any
 
 import pytest
 
-from longshore.client.service_view import replicas_table, revisions_table, undone_in_full
-from longshore.models.service import ReplicaView, RevisionView
+from longshore.client.service_view import (
+    replicas_table,
+    revisions_table,
+    served_line,
+    undone_in_full,
+    why_left,
+)
+from longshore.models.service import (
+    ReplicaView,
+    RevisionView,
+    ServiceSpec,
+    ServiceState,
+    ServiceView,
+)
 from longshore.models.serving import EngineStage
 from tests.support.screens import NOW, drawn
 
@@ -80,6 +92,52 @@ def test_of_why_one_was_undone_a_table_has_the_first_line(width: int) -> None:
         "revision 2 was undone: revision 2 never got ready: exit code 2\nusage: llama-server\n"
         "\\x1b[2Jno such option"
     ]
+
+
+def test_an_engine_of_an_undone_revision_is_told_once_of_the_newest() -> None:
+    usual = {"model": "a", "model_revision": 1, "created_at": NOW, "undone": "it broke\nline"}
+    three = [RevisionView.model_validate({"number": each, **usual}) for each in (3, 2, 1)]
+    assert undone_in_full(three) == ["revision 3 was undone: it broke\nline"]
+
+
+def a_service(revision: int, replicas: int, **of_model: int) -> ServiceView:
+    """Return a service whose revisions have these of its model: ``r1=2``."""
+    why = "revision 2 never got ready"
+    return ServiceView(
+        name="web", state=ServiceState.RUNNING, revision=revision, ready=0, updated_at=NOW,
+        spec=ServiceSpec(name="web", model="m", replicas=replicas),
+        revisions=tuple(
+            RevisionView(
+                number=int(name[1:]), model="m", model_revision=number, created_at=NOW,
+                undone=why if name == "r2" else "",
+            )
+            for name, number in of_model.items()
+        ),
+    )  # fmt: skip
+
+
+def test_serve_says_what_else_changes_of_a_service_that_is_there() -> None:
+    before = a_service(1, 3, r1=1)
+    assert served_line(before.spec, 1, None, before) == "web: revision 1, model m"
+    assert served_line(before.spec, 1, before, before) == "web: revision 1, model m"
+    now = a_service(3, 2, r3=3, r2=3, r1=1)
+    assert served_line(now.spec, 3, before, now) == (
+        "web: revision 3, model m, of which revision 1 to 3, replicas 3 to 2 (an undo leaves that)"
+    )
+    scaled = a_service(1, 2, r1=1)
+    assert served_line(scaled.spec, 1, before, scaled) == (
+        "web: revision 1, model m, replicas 3 to 2"
+    )
+
+
+def test_after_an_undo_the_stored_model_is_named_as_the_one_to_mend() -> None:
+    assert why_left(a_service(1, 1, r2=3, r1=1), 2) == (
+        "revision 2 never got ready\nThe model m stays stored as its revision 3, and the next "
+        "change of the service has that: mend it first, with `longshore models add` or in "
+        "`models` of the file."
+    )
+    assert why_left(a_service(1, 1, r2=1, r1=1), 2) == "revision 2 never got ready"
+    assert why_left(a_service(3, 1, r3=1, r1=1), 1) == "it is at revision 3 now"
 
 
 def test_a_narrow_table_of_revisions_has_room_for_why_one_was_undone() -> None:

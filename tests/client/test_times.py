@@ -5,6 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from longshore.client import past_times
+from longshore.client.past_times import past_time
 from longshore.client.words import cell, clock, moment, period
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -27,6 +29,19 @@ def test_times_are_the_readers_and_name_their_zone(
     assert cell(NOW, NOW) == today.rpartition(" ")[0]
     assert moment(NOW) == f"2026-11-20 {today}"
     assert period(NOW - 60 * MINUTE, NOW + timedelta(days=1), NOW) == period_said
+
+
+@pytest.mark.parametrize("day", ["2026-10-25", "2026-03-29"])
+def test_the_last_hour_of_a_clock_is_one_of_the_calendar(
+    in_zone: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, day: str
+) -> None:
+    """The clocks were changed in the night before."""
+    in_zone("Europe/Berlin")
+    now = datetime.fromisoformat(f"{day}T09:00").astimezone()
+    monkeypatch.setattr(past_times, "now", lambda: now)
+    before = (now.date() - timedelta(days=1)).isoformat()
+    assert past_time("--since", "23:00") == past_time("--since", f"{before}T23:00")
+    assert past_time("--since", "08:59") == now - MINUTE
 
 
 def test_a_period_that_began_on_another_day_has_both_dates(in_zone: Callable[[str], None]) -> None:

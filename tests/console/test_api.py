@@ -181,7 +181,7 @@ async def test_history(console: RunningConsole, console_database: str) -> None:
     since = NOW - timedelta(hours=2)
     try:
         for minutes, ask in ((10, 2_000_000), (20, 2_200_000), (70, 3_000_000)):
-            await memory.store_book(
+            await memory.store(
                 OrderBook(
                     provider="sfcompute",
                     instance_type="8xHISTORY",

@@ -184,6 +184,30 @@ async def test_pages_of_nodes_and_of_jobs(placed: Scene, console: RunningConsole
     )
 
 
+async def test_pages_of_dags(scene: Scene, console: RunningConsole):
+    ids = [f"{name}-{scene.pool}" for name in "abcd"]
+    await scene.ledger.rows(
+        "INSERT INTO dags (id, name, tenant, spec, submitted_at, state, ended_at)"
+        " SELECT id, id, 'lab', '{}', now() - interval '1 h' * (number / 2), 'CANCELLED', now()"
+        "   FROM unnest(CAST(:ids AS text[])) WITH ORDINALITY AS of(id, number)",
+        ids=ids,
+    )  # fmt: skip
+    await scene.ledger.rows(
+        "INSERT INTO dag_jobs (dag_id, name, state)"
+        " SELECT unnest(CAST(:ids AS text[])), 'train', 'WITHDRAWN'",
+        ids=ids,
+    )  # fmt: skip
+    found: list[str] = []
+    after: dict[str, str] = {}
+    while not found or after:
+        page = of(console, "/dags", state="CANCELLED", limit=1, **after)
+        assert len(page["dags"]) == 1
+        found += [each["id"] for each in page["dags"]]
+        after = {"after": page["next"]} if page["next"] else {}
+    assert [each for each in found if each in ids] == ids, "b and c are of one moment"
+    assert len(found) == len(set(found))
+
+
 async def test_jobs_by_labels_and_the_form_of_their_names(scene: Scene, console: RunningConsole):
     labels = {"a-1": {"sweep": "7", "team": "vision"}, "a-2": {"sweep": "7"}, "b-1": {}}
     for name, its in labels.items():
@@ -342,6 +366,7 @@ async def test_a_database_that_is_away_is_said_and_comes_back(stack: Stack, data
         ("/jobs?state=BROKEN", "state"),
         ("/jobs?tenant=%00", "tenant"),
         ("/jobs?after=%20", "after"),
+        ("/dags?after=%20", "after"),
         ("/jobs?label=a%7Cb", "label"),
         ("/jobs?label=a%3Db&label=a%3Dc", "label"),
         ("/jobs?name=A*", "name"),

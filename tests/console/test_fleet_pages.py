@@ -308,6 +308,11 @@ async def test_a_dag_is_drawn_and_follows_what_happens(
     assert dag_id in [each["id"] for each in here.get("/dags").json()["dags"]]
     await table.get_by_role("link", name="prepare").click()
     await expect(page).to_have_url(f"{here.url}/jobs/{dag_id}.prepare")
+    await page.goto(f"{here.url}/dags?state=succeeded&after={dag_id}")
+    await expect(page.get_by_role("link", name=dag_id)).to_have_count(0)
+    await page.get_by_role("link", name="Newest").click()
+    await expect(page).to_have_url(f"{here.url}/dags?state=succeeded")
+    await expect(page.get_by_role("link", name=dag_id)).to_be_visible()
     await page.goto(f"{here.url}/dags/none-there")
     await expect(page.get_by_text("There is no such DAG")).to_be_visible()
 

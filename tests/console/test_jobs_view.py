@@ -15,11 +15,11 @@ from longshore.console.jobs_view import (
     STATES,
     gpus_text,
     list_html,
-    more_html,
     sums_html,
     waited,
     why,
 )
+from longshore.console.parts import pages_html
 from longshore.models.array_view import ArrayView
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.code import Code
@@ -174,9 +174,8 @@ def test_every_state_but_all_can_be_chosen():
 
 
 def test_older_jobs_and_the_newest_again():
-    jobs = [a_job()]
-    assert more_html(jobs, {"pool": "a"}, more=False) == ""
-    html = more_html(jobs, {"pool": "a", "after": "x"}, more=True)
+    assert pages_html("jobs", "/jobs", {"pool": "a"}, "") == ""
+    html = pages_html("jobs", "/jobs", {"pool": "a", "after": "x"}, "train-abcdefghij")
     assert 'href="/jobs?pool=a"' in html
     assert 'href="/jobs?pool=a&amp;after=train-abcdefghij"' in html
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from longshore.client.service_commands import is_settled
+from longshore.client.service_readiness import is_settled
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobState
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView

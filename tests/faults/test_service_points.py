@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from longshore.activities.failpoints import ServicePoint
-from longshore.client.service_commands import is_settled
+from longshore.client.service_readiness import is_settled
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.serving import ModelSpec
 from longshore.workers.stack import agent_process

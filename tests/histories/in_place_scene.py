@@ -8,7 +8,7 @@ from typing import Any
 from temporalio.client import WorkflowHandle
 
 from longshore.models.growth import Growing
-from longshore.models.messages import Displacement
+from longshore.models.messages import InterruptRequest
 from longshore.models.node_messages import joined_id
 from longshore.models.resize import Resize
 from longshore.workflows.job import JobWorkflow
@@ -129,7 +129,7 @@ async def play_growth(
         # Asked to make room for a job that is gone, and then by its user.
         job = await start_job("in-place-for-nobody", pool="grown-in-place", **WISH)
         await _started(job, a, b)
-        gone = Displacement(attempt=1, reason="shrunk", for_job="job-gone", gpus_left=8)
+        gone = InterruptRequest(attempt=1, reason="shrunk", for_job="job-gone", gpus_left=8)
         await job.signal(JobWorkflow.preempt, gone)
         await job.execute_update(JobWorkflow.resize, Resize(gpus=8))
         await _changed(job)

@@ -29,7 +29,7 @@ from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     CommandReason,
-    Displacement,
+    InterruptRequest,
     PoolInput,
     node_workflow_id,
     pool_workflow_id,
@@ -123,12 +123,12 @@ class Scenarios(BuyingScenes):
             for name, signal in (("preempted", JobWorkflow.preempt), ("moved", JobWorkflow.move)):
                 job = await self._start_job(name, pool="gives")
                 await node.started(name)
-                await job.signal(signal, Displacement(attempt=1, reason="make way"))
+                await job.signal(signal, InterruptRequest(attempt=1, reason="make way"))
                 await node.end(name, 2)
                 await job.result()
             early = await self._start_job("displaced-early", pool="gives", held=True)
             await _reaches(early, JobState.HELD)
-            await early.signal(JobWorkflow.preempt, Displacement(attempt=1, reason="make way"))
+            await early.signal(JobWorkflow.preempt, InterruptRequest(attempt=1, reason="make way"))
             await early.signal(JobWorkflow.release, CommandReason())
             await node.end("displaced-early", 2)
             await early.result()

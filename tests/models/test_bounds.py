@@ -93,7 +93,7 @@ def test_a_number_that_is_too_large_is_a_wrong_value_and_no_fault(parse: Any, va
         ),
         ("environment", {"requirements": ["a\x1b"]}, "must have no control characters"),
         ("environment", {"requirements": ["a"], "python": "4"}, "a version of Python 3, such as"),
-        ("code", {"snapshot": "A" * 64}, "must be 64 digits and letters from a to f"),
+        ("code", {"snapshot": "g" * 64}, "must be 64 digits and letters from a to f"),
         ("checkpoint", {"folder": "a\0"}, "must not hold a NUL character"),
         ("conformance", {"allowed": ["a\0"]}, "must not hold a NUL character"),
         ("command", ["x" * 131_072], "must have at most 131071 characters"),

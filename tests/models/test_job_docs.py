@@ -1,7 +1,10 @@
 """The page on the job file says what the models say."""
 
+import re
+
 import yaml
 
+from longshore.models import errors
 from longshore.models.array import ArraySpec
 from longshore.models.code import Code
 from longshore.models.data import DataSet
@@ -38,6 +41,14 @@ def test_the_full_example_is_a_job_file_with_every_field():
     assert set(example["funding"]) == set(FundingTerms.model_fields)
     assert set(example["retry"]) == set(RetryPolicy.model_fields)
     assert set(example["retry"]["user"]) == set(RetryRule.model_fields)
+
+
+def test_the_page_has_a_row_for_every_error():
+    every = {
+        name for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.LongshoreError)
+    }  # fmt: skip
+    assert every - set(re.findall(r"^\| `(\w+)` \|", page(), re.MULTILINE)) == {"LongshoreError"}
 
 
 def test_the_page_has_a_heading_for_every_field():

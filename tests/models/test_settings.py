@@ -72,6 +72,24 @@ def test_every_mistake_is_named_with_file_line_and_key(
     ]
 
 
+@pytest.mark.parametrize("given", ["8xH100,8xH200", "8xH100, 8xH200,", '["8xH100", "8xH200"]'])
+def test_a_variable_gives_a_list_with_commas_or_as_json(
+    given: str, file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("LONGSHORE_MARKET_WATCH", given)
+    monkeypatch.setenv("LONGSHORE_IMAGE_FOLDERS", "/data")
+    settings = Settings()
+    assert settings.market_watch == ("8xH100", "8xH200")
+    assert settings.image_folders == (Path("/data"),)
+
+
+@pytest.mark.parametrize("given", ["[8xH100]", '"8xH100,8xH200"', '{"a": 1}'])
+def test_a_list_that_is_no_json_is_named(given: str, file: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LONGSHORE_MARKET_WATCH", given)
+    wants = 'must be entries with commas between them, or JSON such as ["a", "b"]'
+    assert problems() == [f"LONGSHORE_MARKET_WATCH: {wants}"]
+
+
 def test_a_misspelt_name_gets_a_suggestion(file: Path, monkeypatch: pytest.MonkeyPatch):
     file.write_text('log_levle = "INFO"\n')
     assert problems() == [f"{file}:1: log_levle: no such setting; did you mean log_level?"]

@@ -14,6 +14,7 @@ from longshore.models.money import micro_of
 from longshore.models.text import format_duration
 from longshore.models.units import (
     LONGEST,
+    format_cores,
     format_gb,
     format_gb_per_second,
     format_limits,
@@ -142,11 +143,24 @@ def test_every_duration_survives_its_human_form(duration: timedelta) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gb", "text"), [(80, "80GB"), (0.512, "512MB"), (0, "0GB"), (1500, "1500GB"), (0.1, "100MB")]
-)
+    ("gb", "text"),
+    [
+        (80, "80GB"), (0.512, "512MB"), (0, "0GB"), (1500, "1500GB"), (0.1, "100MB"),
+        (1023.999, "1023.999GB"), (1234567.8, "1234567.8GB"), (1e9, "1000000000GB"),
+    ],
+)  # fmt: skip
 def test_sizes_are_written_short(gb: float, text: str) -> None:
     assert format_gb(gb) == text
     assert parse_gb(text) == pytest.approx(gb)
+
+
+def test_no_amount_has_an_exponent_and_as_many_digits_as_are_asked_for() -> None:
+    assert format_gb(79.9996) == "80GB"
+    assert format_gb(79.9996, 6) == "79.9996GB"
+    assert format_watts(1e9) == "1000000kW"
+    assert format_cores(1e6) == "1000000 cores"
+    assert format_gb_per_second(1.25) == "1.25GB/s"
+    assert format_gb(-1e-7) == "0MB"
 
 
 _READ: tuple[tuple[Callable[[str], object], str], ...] = (

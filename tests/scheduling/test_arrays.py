@@ -18,6 +18,7 @@ from longshore.scheduling.arrays import (
     FIRST_SLOTS,
     MOST_IN_BATCH,
     ArraySeen,
+    QueueRoom,
     batch_size,
     decide,
     outcome,
@@ -285,6 +286,15 @@ def seen(counts: dict[ElementState, int], **fields: object) -> ArraySeen:
 )
 def test_slots_are_opened_as_they_are_of_use(found: ArraySeen, opened: int):
     assert decide(found).open == opened
+
+
+@pytest.mark.parametrize(("left", "opened"), [(100, 8), (8, 8), (3, 3), (0, 0), (-2, 0)])
+def test_as_many_slots_are_opened_as_the_queue_takes(left: int, opened: int):
+    room = QueueRoom(left, "quota of tenant red: max_queued: 5 + 1 > 5", NOW)
+    plan = decide(seen({WAITING: 100}, queue_room=room, begun=False))
+    assert (plan.open, plan.give_up, plan.state) == (opened, "", JobState.RUNNING)
+    assert plan.wake_at == (NOW if opened < 8 else None)
+    assert ("max_queued: 5 + 1 > 5" in plan.reason) is (opened == 0)
 
 
 def test_slots_that_wait_for_gpus_end_when_no_element_is_left():

@@ -159,6 +159,17 @@ def test_what_the_demand_of_late_would_use_is_worth_more_than_a_low_bid():
     assert decide_block(a_scene(demand=16.0)).kind is BlockOptionKind.SELL
 
 
+def test_all_the_time_that_is_given_up_has_its_worth_not_only_what_is_sold():
+    # 2 h 58 min are left, of which an hour is traded: by the demand $17.80 against $6.91.
+    fields = {"block": a_block(ends_at=NOW + timedelta(hours=2, minutes=58)), "demand": 6.0}
+    low = quote(bids=(("0.90", 16),))
+    decision = decide_block(a_scene(a_release("n1"), rest=low, **fields))
+    assert decision.kind is BlockOptionKind.KEEP
+    sold = decide_block(a_scene(a_release("n1"), rest=quote(bids=(("3.00", 16),)), **fields))
+    (option,) = [option for option in sold.options if option.chosen]
+    assert option.terms["use by jobs to come"] == -micro_of("17.80")
+
+
 def test_the_warm_target_is_never_sold():
     scene = a_scene(policy={"fast_warm_gpus": 8})
     assert len(decide_block(scene).sales) == 1
@@ -440,3 +451,13 @@ def test_the_decision_is_the_best_of_its_options_and_always_the_same(scene: Bloc
     assert chosen.gain >= 0
     assert all(option.lost for option in decision.options if not option.chosen)
     assert chosen.gain == sum(chosen.terms.values())
+
+
+def test_a_renewal_says_for_which_jobs_it_is():
+    jobs = (
+        a_job_there("n1", 2, id="a", gpus=6), a_job_there("n1", 1, id="b", gpus=2),
+        a_job_there("n1", 0.1, id="ends", gpus=2),
+    )  # fmt: skip
+    renewal = decide_block(ending(jobs=jobs)).renewal
+    assert renewal is not None
+    assert renewal.uses == {"a": 6 * 100 * 60, "b": 2 * 40 * 60}

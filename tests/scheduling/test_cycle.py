@@ -123,6 +123,11 @@ def test_a_job_that_nothing_can_ever_hold_blocks_nobody() -> None:
          "each of the 2 nodes that could hold it is not ready or too near its end"),
         ([NOT_READY, a_node("b", busy={0})], "what runs there is not known to end in time for it"),
         ([NOT_READY, a_node("b", gpus=1)], "the node that could hold it is not ready"),
+        ([NOT_READY, a_node("b", cpus=4)], "the node that could hold it is not ready"),
+        ([a_node("b", expires_in=timedelta(minutes=2)), a_node("c", ram=8)],
+         "the node that could hold it is too near its end"),
+        ([NOT_READY, a_node("b", cpus=4, expires_in=timedelta(minutes=2))],
+         "the node that could hold it is not ready"),
     ],
 )  # fmt: skip
 def test_what_runs_there_is_named_only_where_something_runs(
@@ -174,6 +179,19 @@ def test_reservations_are_capped_for_each_tier() -> None:
     result = plan(queue, nodes, at_work, policy, NOW)
     assert [r.job_id for r in result.reservations] == ["FAST0", "FAST1", "FLEX0", "FLEX1"]
     assert "2 FAST jobs before it have reservations" in result.decisions[2].reason
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_behind_one_start_or_none_the_words_say_so(compiled: bool) -> None:
+    queue = [a_job("a", gpus=8), a_job("b", gpus=8)]
+    for most, said in (
+        (0, "its start is not known: this pool keeps no starts"),
+        (1, "its start is not known while 1 FAST job before it has a reservation"),
+    ):
+        policy = PackingPolicy(max_reservations=most)
+        at_work = [running("w", "node-a", range(8), HOUR)]
+        made = plan(queue, [a_node(busy=range(8))], at_work, policy, NOW, compiled=compiled)
+        assert made.decisions[1].reason.partition("; ")[2] == said
 
 
 def test_memory_kept_under_a_running_job_is_not_promised() -> None:

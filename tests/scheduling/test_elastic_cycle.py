@@ -23,8 +23,11 @@ from longshore.models.preemption import PreemptionPlan, WorkCheckpoint
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
 from longshore.scheduling.cycle import foresee, mix_kept, plan, plan_cached
 from longshore.scheduling.packer import could_ever_place, place
+from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.node_cache import NodeCache
+from longshore.scheduling.planner import Planner
 from longshore.scheduling.preemption.plan import plan_preemptions
+from longshore.scheduling.wait_answers import WaitAnswers
 from tests.scheduling.test_long_queue import queued
 from tests.scheduling.test_reference import crowded
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
@@ -309,6 +312,74 @@ def test_it_has_the_largest_size_that_would_start_in_its_place(
             as_rigid = plan(rigid, scene.nodes, scene.running, POLICY, NOW, as_a_set=False,
                             compiled=False)  # fmt: skip
             assert not sizes_of(as_rigid)[job.id]
+
+
+def alike(name: str, times: int) -> list[JobRequest]:
+    """Return jobs of 2 nodes to 32 whose sizes there is never room for."""
+    return [elastic(f"{name}{i:03}", 16, 256, 8, gang=Gang()) for i in range(times)]
+
+
+def test_one_of_many_sizes_is_not_asked_for_those_above_all_that_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    start_as = Planner._start_as
+
+    def counted(self: Planner, job: JobRequest, explain: bool) -> Decision | None:
+        asked.append(job.gpus)
+        return start_as(self, job, explain)
+
+    monkeypatch.setattr(Planner, "_start_as", counted)
+    nodes = [a_node(f"a{i}", busy=range(6), labels=fabric("a")) for i in range(4)]
+    vast = {"cpus": 0, "ram": 0}
+    plan([elastic("one", 3, 100_000, **vast)], nodes, (), POLICY, NOW)
+    assert not asked
+    plan([elastic("gang", 9, 100_000, gang=Gang(), **vast)], nodes, (), POLICY, NOW)
+    assert not asked
+    by_three = Gang(group_gpus=3)
+    plan([elastic("threes", 9, 99_999, 3, gang=by_three, **vast)], nodes, (), POLICY, NOW)
+    assert not asked
+    made = plan([elastic("gang", 1, 100_000, gang=Gang(), **vast)], nodes, (), POLICY, NOW)
+    assert asked == [size_of(made.decisions[0])] == [8]
+
+
+def test_alone_it_is_not_asked_for_sizes_above_all_that_is_free() -> None:
+    nodes = [a_node("a0", busy=range(6), labels=fabric("a"))]
+    for gang in (None, Gang()):
+        job = elastic("e", 1, 100_000, gang=gang, cpus=0, ram=0)
+        assert size_of(place(job, nodes, POLICY, NOW)) == 2
+
+
+def test_of_those_that_ask_alike_and_wait_a_cycle_looks_at_no_more_than_may_differ() -> None:
+    nodes = [a_node(f"a{i}", busy=range(7), labels=fabric("a")) for i in range(8)]
+    held = [running(f"on-a{i}", f"a{i}", range(7), HOUR) for i in range(8)]
+    kept = NodeCache()
+    kept.update({node.id for node in nodes}, nodes, held)
+    queue = alike("e", 100)
+    made = plan_cached(queue, kept, POLICY, NOW, wanted=())
+    assert len(made.decisions) < 12
+    whole = {
+        decision.job_id: decision for decision in plan(queue, nodes, held, POLICY, NOW).decisions
+    }
+    assert all(decision == whole[decision.job_id] for decision in made.decisions)
+
+
+@given(scenes(max_jobs=6, gangs=True), policies, st.randoms())
+def test_those_that_ask_alike_are_decided_as_if_each_were_asked(
+    scene: Scene, policy: PackingPolicy, chance: random.Random
+) -> None:
+    queue = [
+        job.model_copy(update={"id": f"{job.id}-{i}"})
+        for job in made_elastic(scene, chance).queue
+        for i in range(3)
+    ]
+    arguments = queue, scene.nodes, scene.running, policy, NOW
+    made = plan(*arguments, compiled=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WaitAnswers, "of_malleable", lambda *_: None)
+        patch.setattr(Columns, "most_free", 1_000)
+        patch.setattr("longshore.scheduling.planner.most_now", lambda *_: 1_000)
+        assert plan(*arguments, compiled=False) == made
 
 
 def test_a_day_long_job_is_not_held_to_be_longer_than_any_may_be() -> None:

@@ -274,3 +274,20 @@ def test_a_node_without_gpu_memory_is_measured_by_gpus() -> None:
     decision = place(a_job(vram_per_gpu=0), [node], POLICY, NOW)
     assert decision.terms is not None
     assert decision.terms.utilization == 0.5
+
+
+@pytest.mark.parametrize(
+    ("node", "job", "reason"),
+    [
+        (a_node(ram=2048, ram_used=1024.001), a_job(ram=1024),
+         "has 1023.999GB of 2048GB RAM free, job wants 1024GB"),
+        (a_node(cpus=64, cpus_used=32.0004), a_job(cpus=32),
+         "has 31.9996 of 64 cores free, job wants 32"),
+        (a_node(vram=79.9996), a_job(vram_per_gpu=80),
+         "has 0 of 8 GPUs with 80GB of memory to be had (the most is 79.9996GB), job wants 2"),
+        (a_node(ram=1_234_567.8), a_job(ram=1_234_568.9),
+         "has 1234567.8GB of 1234567.8GB RAM free, job wants 1234568.9GB"),
+    ],
+)  # fmt: skip
+def test_what_is_short_by_little_looks_short(node: Node, job: JobRequest, reason: str) -> None:
+    assert rejection(node, job).reason == reason

@@ -4,18 +4,20 @@ from typing import Any
 
 import pytest
 
+from longshore.models.constraints import Constraint, OnNodes
 from longshore.models.job import JobSpec, Tier
 from longshore.models.job_request import JobRequest, fetched_name
 from longshore.models.placement import RejectionCode
 from longshore.models.topology import Conformance
 from longshore.scheduling.cycle import plan
-from longshore.scheduling.packer import check
+from longshore.scheduling.packer import check, could_ever_place, place
 from longshore.scheduling.placement.feasibility import could_ever_hold
-from longshore.scheduling.placement.filters import FILTERS
+from longshore.scheduling.placement.filters import FILTERS, labels_named
 from longshore.scheduling.preemption.what_if import WhatIfCluster
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import NOW, POLICY, a_job
 
+ON_M = Constraint(OnNodes({"m"}, "its quota of nodes is used up"))
 FAILS: dict[RejectionCode, tuple[dict[str, Any], dict[str, Any]]] = {
     RejectionCode.TIER: ({"tier": Tier.FLEX}, {}),
     RejectionCode.GPU_TYPE: ({"gpu_type": "A100"}, {"gpu_type": "H100"}),
@@ -24,6 +26,7 @@ FAILS: dict[RejectionCode, tuple[dict[str, Any], dict[str, Any]]] = {
         {"fetches": False}, {"data": {fetched_name("s3://sets/set/", "default"): 1}},
     ),
     RejectionCode.CONSTRAINT: ({"labels": {"zone": "b"}}, {"constraints": ["zone=a"]}),
+    RejectionCode.QUOTA: ({}, {"constraints": [ON_M]}),
     RejectionCode.CONFORMANCE: ({}, {"conformance": Conformance(known=True)}),
     RejectionCode.NOT_ALLOWED: (
         {"conformance": "old"}, {"conformance": Conformance(allowed=("new",))},
@@ -56,6 +59,23 @@ def test_a_node_on_which_none_fails_is_taken_and_every_filter_has_a_case() -> No
     assert WhatIfCluster([node], [], POLICY, NOW).nodes_for(a_job()) == ("n",)
 
 
+def test_on_one_of_its_nodes_a_job_is_taken_whoever_asks() -> None:
+    nodes = [in_domain("d", name) for name in ("m", "n")]
+    job, gang = a_job(constraints=[ON_M]), a_gang(2, constraints=[ON_M])
+    assert check(nodes[0], job, POLICY, NOW) is None
+    assert could_ever_hold(nodes[0], job)
+    for each in (job, gang):
+        assert place(each, nodes, POLICY, NOW).node_id == "m"
+        assert could_ever_place(each, nodes, NOW)
+        assert not could_ever_place(each, nodes[1:], NOW)
+    for compiled in (False, True):
+        for each in (job, gang):
+            (decision,) = plan([each], nodes, [], POLICY, NOW, compiled=compiled).decisions
+            assert decision.node_id == "m"
+    cluster = WhatIfCluster(nodes, [], POLICY, NOW, labels=labels_named([job]))
+    assert cluster.nodes_for(job) == cluster.nodes_for(gang) == ("m",)
+
+
 def test_an_agent_that_knows_no_conda_gets_no_job_that_needs_it() -> None:
     spec = JobSpec.model_validate(
         {"name": "a", "command": "true", "code": ".", "environment": "environment.yml"}
@@ -85,6 +105,7 @@ def test_reasons_name_the_first_that_fails() -> None:
         elif code is not RejectionCode.CHANGED:
             is_.pop("conformance")
         wants = {name: value for _, job in fail for name, value in job.items()}
+        wants["constraints"] = [each for _, job in fail for each in job.get("constraints", ())]
         found = check(in_domain("d", "n", **is_), a_job(**wants), POLICY, NOW)
         assert found is not None
         assert found.code == code

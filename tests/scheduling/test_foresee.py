@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.job_request import JobRequest
-from longshore.models.node import Node, NodeState
+from longshore.models.node import GPU, Node, NodeState
 from longshore.models.placement import PackingPolicy, PackingRule, PlacementKind
 from longshore.models.topology import LinkClass
 from longshore.scheduling.cycle import Foresight, foresee, plan
@@ -75,6 +75,25 @@ def test_a_start_kept_for_a_job_before_it_is_named_as_the_reason() -> None:
     (refused,) = found.decision.rejections
     assert refused.reason == "would delay wide, which is to start there in 30m"
     assert {kept.job_id for kept in found.before.reservations} == {"wide"}
+
+
+def test_the_job_is_named_whose_start_it_would_delay_and_not_one_before_that() -> None:
+    """The first start on the node is on two GPUs that it does not want."""
+    sizes = [80.0, 80.0, *[40.0] * 6]
+    gpus = [
+        GPU(index=i, vram=size, vram_used=size if i < 6 else 0, job_id="old" if i < 6 else None)
+        for i, size in enumerate(sizes)
+    ]
+    node = a_node("n").model_copy(update={"gpus": tuple(gpus)})
+    ends = [running("large", "n", range(2), 10 * MINUTE, vram_per_gpu=80),
+            running("small", "n", range(2, 6), 30 * MINUTE, vram_per_gpu=40)]  # fmt: skip
+    alike = {"cpus": 0, "ram": 0}
+    first = a_job("first", 2, vram_per_gpu=80, priority=9, **alike)
+    second = a_job("second", 6, priority=8, **alike)
+    mine = a_job("mine", 1, **alike)
+    found = foresee(mine, [first, second], [node], ends, POLICY, NOW)
+    (refused,) = found.decision.rejections
+    assert refused.reason == "would delay second, which is to start there in 30m"
 
 
 def test_nodes_of_no_domain_are_counted_together_and_last() -> None:

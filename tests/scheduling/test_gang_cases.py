@@ -1,9 +1,12 @@
 """Gangs worked through by hand: the cases of the seed, with our own arithmetic."""
 
 from datetime import timedelta
+from itertools import combinations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from longshore.models.gang import GangPacking
 from longshore.models.job import Tier
@@ -18,6 +21,7 @@ from longshore.models.topology import (
     Gang,
     SameConformance,
 )
+from longshore.scheduling.gangs.packing import fewest_gpus
 from tests.support.gangs import a_gang, decide, in_domain, residuals, taken
 from tests.support.packing import HOUR, a_job, a_node
 
@@ -125,6 +129,40 @@ def test_a_domain_whose_nodes_leave_no_spare_gives_way_to_one_that_does():
     nodes = [in_domain("A", "a", 36), in_domain("B", "b1", 40), in_domain("B", "b2", 4)]
     job = a_gang(32, 32, spares_per_group=4, allow_cross_group_spread=False)
     assert taken(decide(job, nodes)) == [("B", {"b1": 32})]
+
+
+@BOTH
+def test_groups_share_nodes_where_that_leaves_whole_ones_for_spares(packing: GangPacking):
+    nodes = [in_domain("A", "a1", 4), in_domain("A", "a2", 8)]
+    for spread in (True, False):
+        job = a_gang(6, 4, spares_per_group=2, allow_cross_group_spread=spread)
+        decision = decide(job, nodes, gang_packing=packing)
+        assert taken(decision) == [("A", {"a2": 4}), ("A", {"a2": 2})]
+        assert decision.held[1:] == (("a1", (0, 1, 2, 3)),)
+
+
+@BOTH
+def test_groups_are_on_nodes_with_no_more_than_they_need(packing: GangPacking):
+    nodes = [in_domain("A", name, 8) for name in ("a1", "a2", "a3")] + [in_domain("A", "a4", 4)]
+    decision = decide(a_gang(12, 4, spares_per_group=4), nodes, gang_packing=packing)
+    assert {member.node_id for member in decision.members} == {"a1", "a4"}
+    assert {spare.node_id for spare in decision.spares} == {"a2", "a3"}
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=7), st.data())
+def test_as_few_gpus_as_can_be_suffice(left: list[int], data: st.DataObject):
+    gpus = data.draw(st.integers(0, sum(left)))
+    chosen = fewest_gpus(enumerate(left), gpus)
+    assert all(left[node] == size for node, size in chosen)
+    assert len({node for node, _ in chosen}) == len(chosen)
+    sums = {sum(some) for n in range(len(left) + 1) for some in combinations(left, n)}
+    assert sum(size for _, size in chosen) == min(each for each in sums if each >= gpus)
+
+
+def test_a_gang_that_lacks_spares_alone_is_not_said_to_fit_in_no_way():
+    nodes = [in_domain("A", "a1", 33), in_domain("A", "a2", 1)]
+    said = "no way was found in which known nodes could ever hold it together: its 32 GPUs would"
+    assert decide(a_gang(32, 32, spares_per_group=4), nodes).reason.startswith(said)
 
 
 def test_a_domain_with_room_for_the_spares_is_better():

@@ -270,7 +270,7 @@ def assert_capacity(job: JobRequest, decision: Decision, by_id: dict[str, Node])
             held[share.node_id] += share.gpu_indices
     for node_id, indices in held.items():
         node = by_id[node_id]
-        usable = {g.index for g in node.gpus if g.job_id is None and g.vram_free >= 40}
+        usable = {g.index for g in node.gpus if g.job_id is None and g.vram - g.vram_used >= 40}
         assert len(set(indices)) == len(indices)
         assert set(indices) <= usable
         assert len(indices) <= capacity(job, node)
@@ -333,15 +333,17 @@ def capacity(job: JobRequest, node: Node) -> int:
     """Return the most GPUs that the node could give, by trying each number."""
     if not suits(job, node):
         return 0
-    usable = sum(gpu.job_id is None and gpu.vram_free >= job.vram_per_gpu for gpu in node.gpus)
+    usable = sum(
+        gpu.job_id is None and gpu.vram - gpu.vram_used >= job.vram_per_gpu for gpu in node.gpus
+    )
     watts = node.gpu_power if job.power_per_gpu is None else job.power_per_gpu
     return max(
         n
         for n in range(usable + 1)
         if n == 0
         or (
-            job.cpus * n / job.gpus <= node.cpus_free + EPSILON
-            and job.ram * n / job.gpus <= node.ram_free + EPSILON
+            job.cpus * n / job.gpus <= node.cpus - node.cpus_used + EPSILON
+            and job.ram * n / job.gpus <= node.ram - node.ram_used + EPSILON
             and job.storage_bandwidth * n / job.gpus <= left(node)[0] + EPSILON
             and n * watts <= left(node)[1] + EPSILON
         )

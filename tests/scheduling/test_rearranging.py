@@ -16,6 +16,7 @@ from longshore.models.topology import Gang, LinkClass
 from longshore.scheduling.cycle import foresee, plan
 from longshore.scheduling.packer import check
 from longshore.scheduling.placement import rearranging
+from longshore.scheduling.placement.rearranging import Rearranging, _Place  # pyright: ignore[reportPrivateUsage]
 from longshore.scheduling.placement.state import EPSILON, Need
 from tests.scheduling.test_packing_properties import check_every_moment
 from tests.scheduling.test_reference import crowded, crowded_in_parts
@@ -287,6 +288,25 @@ def test_a_search_ends_after_so_many_tries(monkeypatch: pytest.MonkeyPatch) -> N
     made = plan(queue, nodes, [], POLICY, NOW)
     assert len(made.placements) == 6
     assert 0 < asked < 60
+
+
+def test_a_node_with_many_jobs_counts_as_more_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question there costs as much as there are jobs."""
+    asked = list[int]()
+    place_at = Rearranging._open
+
+    def counted(self: Rearranging, position: int, place: _Place, need: Need) -> object:
+        asked.append(len(place.takes))
+        return place_at(self, position, place, need)
+
+    monkeypatch.setattr(Rearranging, "_open", counted)
+    nodes = [a_node(f"n{i}", gpus=4, cpus=1000) for i in range(2)]
+    part = {"milli": 10, "vram_per_gpu": 0.8}
+    queue = [older(2, f"s{i:03}", 1, 0.1, **part) for i in range(2 * 4 * 100)]
+    queue += [older(1, f"w{i}", 1 + i, i / 100, vram_per_gpu=0) for i in range(4)]
+    assert len(plan(queue, nodes, [], POLICY, NOW).placements) == 800
+    assert 0 < sum(asked) < 64 * rearranging.TRIES
+    assert len(asked) < rearranging.TRIES / 4
 
 
 def test_a_need_that_is_new_to_many_kinds_of_nodes_counts_as_tries(

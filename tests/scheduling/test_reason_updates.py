@@ -49,6 +49,27 @@ def test_a_start_is_news_when_it_moves_by_more_than_a_minute_and_a_tenth():
     assert is_news(-5 * MINUTE, MINUTE)
 
 
+def test_a_start_that_creeps_is_news_by_what_was_news_last():
+    """As of a holder that should have ended: each cycle has it end a little later."""
+    stored, heard, now = {"a": Stored(attempt=1)}, list[str](), NOW
+    for second in range(0, 300, 10):
+        now = NOW + timedelta(seconds=second)
+        start = now + MINUTE
+        plan = [_said(estimated_start=start, reason=f"until {start:%H:%M:%S}")]
+        written = to_write(plan, stored, now)
+        assert written[0].decision.estimated_start == start
+        before = stored["a"]
+        after = _stored(written[0].decision, at=now)
+        marked = not written[0].is_news and before.told == before.words
+        told = after.words if marked else before.told
+        stored["a"] = after._replace(told=told, told_at=before.told_at)
+        if to_tell(plan, {"a": before}, written, now):
+            stored["a"] = stored["a"]._replace(told=after.words, told_at=now)
+            heard.append(after.words)
+    assert heard == ["until 12:01:00", "until 12:02:10", "until 12:03:20", "until 12:04:30",
+                     "until 12:05:40"]  # fmt: skip
+
+
 def test_mere_words_are_written_for_a_few_the_oldest_first_and_not_at_once():
     names = [f"job-{number:03}" for number in range(120)]
     said = [_said(job_id=name, reason="of late") for name in names]
@@ -158,5 +179,5 @@ def _said(**fields: Any) -> Decision:
 def _stored(said: Decision, at: datetime = NOW - HOUR) -> Stored:
     return Stored(
         attempt=1, kind=said.kind, codes=frozenset(said.rejected), counted_as=said.counted_as,
-        start=said.estimated_start, words=said.reason, at=at,
+        start=said.estimated_start, start_told=said.start_told, words=said.reason, at=at,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.market import Window
-from longshore.models.market_memory import Judged, PaidFill, Recommendation, Source
+from longshore.models.market_memory import Judged, Recommendation, Source
 from longshore.scheduling.prices.quality import HORIZON, judge, size_class, summarize
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -70,22 +70,11 @@ def test_windows_are_compared_by_their_length():
     assert first.best_later == 190
 
 
-def test_what_was_paid_is_held_against_the_same_prices():
-    fills = [
-        PaidFill(order_id=order, provider="market", instance_type="8xH100", gpus=gpus, price=price,
-                 at=NOW, recommendation_id=7)
-        for order, gpus, price in (("a", 8, 180), ("b", 24, 220))
-    ]  # fmt: skip
-    first, second = judge([made(0, 220, 200, id=7), made(10, 0, 200)], fills)
-    assert (first.paid, second.paid) == (210, None)
-    assert first.paid_over_best == pytest.approx(0.05)
-
-
 def test_the_summary_counts_by_market_type_and_size():
     series = [made(0, 220, 200), made(10, 100, 160), made(20, 100, 150), made(0, 9, 9, gpus=64)]
     small, large = summarize(judge(series))
     assert (small.size, small.made, small.judged) == ("1-8", 3, 2)
-    assert (small.at_once, small.in_time, small.paid) == (1, 1, 0)
+    assert (small.at_once, small.in_time) == (1, 1)
     assert small.over_best == pytest.approx((200 - 150) / 150)
     assert (large.size, large.made, large.judged, large.over_best) == ("9-64", 1, 0, None)
 

@@ -13,7 +13,7 @@ from longshore.models.placement import RunningJob
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.durations import ends_of, with_learnt
 from longshore.scheduling.placement.state import with_job
-from longshore.scheduling.start_range import range_of, when
+from longshore.scheduling.start_range import Ends, StartRange, when
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 
@@ -35,6 +35,10 @@ def running(name: str, gpu: int, learnt: Learnt | None, ends_in: timedelta) -> R
 
 def learnt_of(*seconds: int) -> Learnt:
     return Learnt(runs=len(seconds) * 4, seconds=seconds)
+
+
+def range_of(start: datetime, blockers: list[Ends], now: datetime) -> StartRange | None:
+    return when(start, blockers, HOUR, None, timedelta(0), now)[0]
 
 
 def test_of_one_in_the_way_it_is_its_deciles() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -16,6 +17,11 @@ SECRET = "hunter2-secret"
 
 def test_the_page_is_what_the_settings_say():
     assert PAGE.read_text() == page(), "write it anew with `make docs`"
+
+
+def test_the_page_has_lists_as_they_are_written():
+    assert '`LONGSHORE_MARKET_WATCH`, default `["8xH100"]`' in page()
+    assert "`LONGSHORE_IMAGE_FOLDERS`, default `[]`" in page()
 
 
 def test_the_example_is_a_settings_file_with_every_setting(
@@ -62,6 +68,7 @@ def test_config_shows_value_and_origin_and_no_secret(tmp_path: Path):
     assert rows["node_lost_after"] == ("12s", "default")
     table = config(**env)
     assert "s3://key:***@bucket/logs" in table.stdout
+    assert re.search(r'^market_watch +\["8xH100"\] +default', table.stdout, re.MULTILINE)
     assert SECRET not in done.stdout + done.stderr + table.stdout + table.stderr
 
 

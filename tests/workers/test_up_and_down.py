@@ -56,6 +56,9 @@ def test_up_starts_everything_and_up_again_finds_it(home: Home):
 
     rows = home.longshore("db", "psql", "--", "-tAc", "SELECT id FROM nodes")
     assert rows.stdout.split() == ["local-1"]
+    fewer = home.longshore("up", "--nodes", "0", "--json")
+    assert json.loads(fewer.stdout)["nodes"] == ["local-1"]
+    assert "local-1: running from before, beside the nodes asked for." in fewer.stderr
 
 
 def test_up_replaces_what_runs_and_does_not_answer(home: Home):

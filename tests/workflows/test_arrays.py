@@ -3,8 +3,8 @@
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
+from benchmarks.costs import billed
 from longshore.client.api import Longshore
-from longshore.client.costs import billed
 from longshore.client.submission import new_job_id
 from longshore.models.array_messages import ArrayInput
 from longshore.models.dag import DagSpec

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from benchmarks.costs import billed
 from longshore.client.api import Longshore
-from longshore.client.costs import billed
 from longshore.models.dag import DagSpec
 from longshore.models.dag_view import DagState, StepState
 from longshore.models.errors import RefusedError, SpecError

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import text
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 
+from benchmarks.costs import billed
 from longshore.activities import dags
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
-from longshore.client.costs import billed
 from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import DAG_WORKFLOW, DagInput, dag_workflow_id
 from longshore.models.dag_view import DagState, DagView, StepState

@@ -9,7 +9,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.job_status import JobState
-from longshore.models.messages import Displacement, job_workflow_id
+from longshore.models.messages import InterruptRequest, job_workflow_id
 from longshore.models.node_messages import ProcessReport
 from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
@@ -269,7 +269,7 @@ async def test_for_a_job_that_waits_no_more_nothing_changes(
 ):
     job_id, (first, second, third) = running
     job = temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))
-    told = Displacement(attempt=1, reason="shrunk", for_job="job-gone", gpus_left=8)
+    told = InterruptRequest(attempt=1, reason="shrunk", for_job="job-gone", gpus_left=8)
     await job.signal(JobWorkflow.preempt, told)
     await longshore.resize(job_id, 16)  # comes after that
     await settles(longshore, job_id)

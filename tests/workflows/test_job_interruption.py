@@ -10,7 +10,12 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.errors import RefusedError
 from longshore.models.job_status import JobState
-from longshore.models.messages import CONTROL_TASK_QUEUE, Displacement, JobInput, job_workflow_id
+from longshore.models.messages import (
+    CONTROL_TASK_QUEUE,
+    InterruptRequest,
+    JobInput,
+    job_workflow_id,
+)
 from longshore.models.node_messages import ProcessReport
 from longshore.models.pool import PoolSpec
 from longshore.models.retry import FailureClass
@@ -26,7 +31,7 @@ async def tell(
     temporal: Client, job_id: str, signal: str, attempt: int = 1, reason: str = "make way"
 ) -> None:
     job = temporal.get_workflow_handle(job_workflow_id(job_id))
-    await job.signal(signal, Displacement(attempt=attempt, reason=reason))
+    await job.signal(signal, InterruptRequest(attempt=attempt, reason=reason))
 
 
 @pytest.fixture
@@ -116,7 +121,7 @@ async def _waits_or_runs_again(control: Database, node: ScriptedNode, job_id: st
     return (job_id, 2) in node.runs() or await is_queued(control, job_id)
 
 
-async def test_a_displacement_while_it_stops_stops_nothing_twice(
+async def test_an_interrupt_request_while_it_stops_stops_nothing_twice(
     longshore: Longshore, node: ScriptedNode, stopping: str, temporal: Client, control: Database
 ):
     for signal in ("preempt", "move"):

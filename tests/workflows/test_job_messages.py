@@ -19,9 +19,9 @@ from temporalio.client import (
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
+from benchmarks.costs import actions
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
-from longshore.client.costs import actions
 from longshore.client.submission import new_job_id
 from longshore.models.job_status import JobState
 from longshore.models.messages import (

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 
+from benchmarks.costs import actions
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
-from longshore.client.costs import actions
 from longshore.models.job_status import JobState
 from longshore.models.messages import NodeLost, job_workflow_id
 from longshore.models.node_messages import ProcessReport, StopProcessRequest

@@ -6,9 +6,9 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client
 
+from benchmarks.costs import actions
 from longshore.activities.funding import telling
 from longshore.client.api import Longshore
-from longshore.client.costs import actions
 from longshore.models.funding import Budget, Envelope, Tenant
 from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id

@@ -13,10 +13,10 @@ from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 
+from benchmarks.costs import actions
 from longshore.activities.database import Database
 from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
-from longshore.client.costs import actions
 from longshore.models.errors import StoredError
 from longshore.models.job_status import JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, PoolInput, PoolStatus, pool_workflow_id

@@ -27,7 +27,7 @@ def demo(
         int, typer.Option(min=2, max=16, help="How many simulated nodes of 8 GPUs.")
     ] = 3,
     keep: Annotated[
-        bool, typer.Option("--keep/--no-keep", help="Leave the nodes running afterwards.")
+        bool, typer.Option("--keep", help="Leave the nodes running afterwards.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the summary as JSON; events go to stderr.")
@@ -37,8 +37,8 @@ def demo(
         bool,
         typer.Option(
             "--survive",
-            help="Instead: one training that is preempted twice, moved off a node that ends, and "
-            "loses its agent, beside a twin that nobody disturbs; are the weights the same?",
+            help="Run the survival scene instead: one training through preemption, a move and a "
+            "kill, compared with an undisturbed twin.",
         ),
     ] = False,
 ) -> None:

@@ -22,7 +22,7 @@ def register(app: typer.Typer) -> None:
 def doctor(as_json: JSON = False) -> None:
     """Look at settings, servers, workers, nodes and this machine, and say what to do.
 
-    Ends with code 0 when all is well, 1 when something is wrong; a warning is not wrong yet.
+    Ends with code 0 when all is well, 1 when something is wrong; warnings do not count.
     """
     from longshore.client.process import run
 
