@@ -89,11 +89,12 @@ class MachineActivities:
             if known["machine_id"] is not None or known["state"] == "ENDED":
                 return Refusal()
             await failpoint("start_machine.before-call")
+            made, unseen = None, before.may_be_there
             try:
                 async with aclosing(registry.connect(self._settings, block["provider"])) as market:
-                    made = None
-                    if before.may_be_there:
+                    if unseen:
                         made = await self._listed(market, start.name, before.asked_at)
+                    unseen = False
                     made = made or await market.start_machine(
                         MachineRequest(
                             name=start.name, account=block["account"],
@@ -109,7 +110,7 @@ class MachineActivities:
                     await self._forget_asking(start.name, before.asked_at)
                 raise
             except MarketError as error:
-                return await self._refused(start.name, block, error)
+                return await self._refused(start.name, block, error, unseen=unseen)
             await failpoint("start_machine.after-call")
             async with self._database.transaction() as connection:
                 await connection.execute(
@@ -258,14 +259,18 @@ class MachineActivities:
         async with self._database.transaction() as connection:
             return await fails_again(connection, block_id)
 
-    async def _refused(self, name: str, block: rows.Row, error: MarketError) -> Refusal:
+    async def _refused(
+        self, name: str, block: rows.Row, error: MarketError, *, unseen: bool
+    ) -> Refusal:
         """Note that a market did not start a machine; return when to try again.
 
         It may be there all the same: it is looked for by its name before it is asked for again,
-        and when its block ends.
+        and when its block ends. With `unseen` the look for one that was asked for before was
+        refused: whether that is there is as open as it was.
         """
+        values = {"name": name, "reason": str(error), "unseen": unseen}
         async with self._database.transaction() as connection:
-            tries = await connection.scalar(text(_REFUSED), {"name": name, "reason": str(error)})
+            tries = await connection.scalar(text(_REFUSED), values)
             if isinstance(error, CredentialsError):
                 await market_refusals.note(connection, block["provider"], error)
             again = await self._again(connection, block, tries)
@@ -344,7 +349,9 @@ _FAIL = """
 """
 
 _REFUSED = """
-    UPDATE machines SET refused = :reason, tries = tries + 1, refused_at = clock_timestamp()
+    UPDATE machines
+       SET refused = :reason, tries = tries + 1, refused_at = now(),
+           asked_at = CASE WHEN :unseen THEN now() + interval '1 microsecond' ELSE asked_at END
      WHERE name = :name RETURNING tries
 """
 

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 from longshore.activities.buying import machines
 from longshore.activities.buying.machines import MachineActivities
 from longshore.activities.providers import registry
-from longshore.models.errors import InvalidOrderError, MarketAwayError
+from longshore.models.errors import CredentialsError, InvalidOrderError, MarketAwayError
 from longshore.models.market import Machine, MachineRequest, MachineState
 from longshore.models.purchase import MachineStart
 from longshore.models.settings import Settings
@@ -98,6 +98,31 @@ async def test_a_start_that_was_refused_or_did_not_arrive_is_not_waited_for(
     market = Lagging(lags_for=0, loses=error)
     await _started(ledger, market, monkeypatch)
     assert (market.looks, await _stored(ledger)) == (0, "i-1")
+
+
+async def test_a_look_that_is_refused_leaves_open_whether_it_was_started(
+    failing: Failing, monkeypatch: pytest.MonkeyPatch
+):
+    ledger = failing.ledger
+    lost = MarketAwayError("sfcompute", "the answer broke off", uncertain=True)
+    market = Lagging(lags_for=2, loses=lost)
+    refusals = [CredentialsError("sfcompute", "the token has ended", status=401)]
+    listed = market.machines
+
+    async def machines_or_refused() -> list[Machine]:
+        if refusals:
+            raise refusals.pop()
+        return await listed()
+
+    monkeypatch.setattr(market, "machines", machines_or_refused)
+    await _started(ledger, market, monkeypatch)  # the second try hears of the token
+    assert await _stored(ledger) is None
+    steps = MachineActivities(
+        ledger.database, ledger.temporal, Settings.model_validate({"market_list_lag": f"{LAG}s"})
+    )
+    await ledger.run(steps.start_machine, MachineStart(block_id=BLOCK, number=9), attempt=3)
+    assert [each.id for each in market.started] == ["i-1"]
+    assert await _stored(ledger) == "i-1"
 
 
 async def test_the_wait_for_a_start_ends_however_often_it_is_tried(
