@@ -49,11 +49,17 @@ def tenants_table(tenants: Sequence[TenantView], width: int) -> Table:
 
 
 def _tenant_cells(depth: int, tenant: TenantView) -> dict[str, str]:
-    held, quotas = tenant.subtree, tenant.quotas
     return {
         "tenant": "  " * depth + tenant.name,
         "shares": f"{tenant.shares:g}",
         "budget": f"since {tenant.budget_since:%Y-%m-%d}" if tenant.budget_since else NONE,
+    } | quota_cells(tenant)
+
+
+def quota_cells(tenant: TenantView) -> dict[str, str]:
+    """Return what a tenant holds with those below it, each with its quota where there is one."""
+    held, quotas = tenant.subtree, tenant.quotas
+    return {
         "GPUs": _of(held.gpus, quotas.max_gpus),
         "nodes": _of(held.nodes, quotas.max_nodes),
         "jobs": _of(held.jobs, quotas.max_jobs),

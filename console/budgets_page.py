@@ -67,6 +67,7 @@ class BudgetsPage:
         self._put("Tenants", view.tenants_html(state, used))
         self._put("Envelopes", view.envelopes_html(state))
         self._put("Caps", view.caps_html(state))
+        self._put("Quotas", view.quotas_html(state))
         self._put("Lending", view.loans_html(state))
         self._put("Money", view.money_html(state))
         self._put("GPU-hours", view.usage_html(used))
@@ -89,6 +90,7 @@ _CARDS = {
     "Tenants": "GPUs in use now, by class",
     "Envelopes": "what each pays for now",
     "Caps": "joint limits of envelopes",
+    "Quotas": "what tenants hold with those below them, and may",
     "Lending": "now",
     "Money": "that purchases have taken, in UTC; the forecast is of the whole month",
     "GPU-hours": "",

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
-from longshore.client.budget_view import for_words, in_tree, lends_words
+from longshore.client.budget_view import for_words, in_tree, lends_words, quota_cells
 from longshore.console.escaping import escape
 from longshore.console.parts import cell, chip, empty, number, table, when
-from longshore.models.funding import FundingClass, Sharing
+from longshore.models.funding import FundingClass, Quotas, Sharing
 from longshore.models.funding_use import (
     FundingState,
     InUse,
@@ -26,6 +26,10 @@ _MEANS = {
     FundingClass.BORROWED: "borrowed: a sponsor pays, by contract",
     FundingClass.UNFUNDED: "unfunded: nobody pays, preempted first",
 }
+_QUOTA_HEADS = {
+    "GPUs": "GPUs", "nodes": "Nodes", "jobs": "Jobs", "waiting": "Waiting jobs",
+    "alone on": "Nodes held alone", "hours in 90d": "Hours in 90 days",
+}  # fmt: skip
 _NOTHING = f'<td class="n nil">{NONE}</td>'
 _Classes = Mapping[FundingClass, float]
 
@@ -99,6 +103,21 @@ def caps_html(state: FundingState) -> str:
             )
     heads = ("Cap", "Use", "Used", "Over")
     return table("Caps", heads, rows, numbers=("Used",)) if rows else ""
+
+
+def quotas_html(state: FundingState) -> str:
+    """Return a row for each tenant that has a quota; nothing where none has."""
+    rows: list[str] = []
+    for depth, tenant in in_tree(state.tenants):
+        if tenant.quotas == Quotas():
+            continue
+        name = f'<span class="in-tree" style="--depth:{depth}">{escape(tenant.name)}</span>'
+        cells = (
+            number(escape(said), _QUOTA_HEADS[key]) for key, said in quota_cells(tenant).items()
+        )
+        rows.append(f"<tr>{cell(name, 'Tenant', folds=True)}{''.join(cells)}</tr>")
+    heads = _QUOTA_HEADS.values()
+    return table("Quotas", ("Tenant", *heads), rows, numbers=tuple(heads)) if rows else ""
 
 
 def loans_html(state: FundingState) -> str:

@@ -42,6 +42,10 @@ async def family(temporal: Client, settings: Settings) -> AsyncIterator[Ledger]:
         ("research", None), ("vision", "research"), ("speech", "research"), ("startup", None),
     ):  # fmt: skip
         await tenant(ledger, name, above)
+    await ledger.rows(
+        "UPDATE tenants SET quotas = CAST(:quotas AS jsonb) WHERE name = 'research'",
+        quotas='{"max_gpus": 16, "max_jobs": 20, "gpu_hours": 1000}',
+    )
     day = timedelta(days=1)
     now = datetime.now(UTC)
     await envelope(ledger, "vision", milli=4000, pool=ledger.pool, ends_at=now + 9 * day)
@@ -101,6 +105,10 @@ async def test_the_page_tells_who_pays_for_whom(
     await expect(envelopes.locator("tr", has_text="speech/next-month")).to_contain_text("opens")
     await expect(envelopes.locator("tr", has_text="vision/main")).to_contain_text("in 9d")
     await expect(page.get_by_role("table", name="Caps")).to_contain_text("6 of 12")
+    quotas = page.get_by_role("table", name="Quotas")
+    research = await quotas.locator("tbody tr td").all_inner_texts()
+    assert research[:5] == ["research", "9 of 16", "1", "4 of 20", "0"]
+    assert "of 1,000 GPU" in research[-1]
     loans = page.get_by_role("table", name="Lending")
     await expect(loans.locator("tr", has_text="startup/main")).to_contain_text("a sponsor pays")
     await expect(loans.locator("tr", has_text="research/pool")).to_contain_text("vision")
