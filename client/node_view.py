@@ -142,6 +142,7 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("reservations", f"at most {packing.starts_kept}"),
         ("order in a class", packing.in_order.value),
         *_score(packing.score),
+        *_unstoppable(packing.unstoppable_least),
         ("class rises", _rises(packing.class_rises_every)),
         ("interval", format_duration(pool.spec.interval)),
         ("time limit of jobs", _limit(pool.spec.max_duration)),
@@ -177,6 +178,12 @@ def node_line(node: NodeView) -> str:
     mark = f" ({SIMULATED})" if node.simulated else ""
     running = _jobs(node).plain
     return f"node {node.id}{mark} {node.state.value} {cells(node).plain} {running}".rstrip()
+
+
+def _unstoppable(least: timedelta) -> list[tuple[str, str]]:
+    return (
+        [("jobs that cannot stop", f"count as {format_duration(least)} at least")] if least else []
+    )
 
 
 def _rises(every: timedelta) -> str:

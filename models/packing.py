@@ -116,6 +116,9 @@ class PackingPolicy(Frozen):
     class_rises_every: Duration = timedelta(days=30)
     """A job that has waited so long counts as one of the next class in the order of the queue, and
     of the class after that when it has waited twice as long; 0 has nothing rise."""
+    unstoppable_least: Duration = Field(default=timedelta(0), exclude_if=lambda least: not least)
+    """A job that cannot be stopped counts in its rank as one that runs for so long at least,
+    whatever it states: what it costs to say that one cannot save."""
     gang_packing: GangPacking = GangPacking.BEST_FIT
     """How domains and nodes are chosen for jobs that span nodes."""
     margins: Margins = Field(default=DEFAULT_MARGINS, exclude=True)

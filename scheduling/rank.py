@@ -110,14 +110,15 @@ def running(work: RunningWork, now: datetime) -> Service:
 def rank(job: Service, policy: PackingPolicy) -> float:
     """Return the rank of a job; larger goes first."""
     price, growth = _price(job, policy), _growth(job)
-    left = _likely_left(job).total_seconds()
+    left = _counted_left(job, policy).total_seconds()
     return price * math.sqrt(job.gpus) * growth / (left + _FLAT / job.gpus)
 
 
 def terms(job: Service, policy: PackingPolicy) -> RankTerms:
     """Return what the rank of a job is made of."""
     return RankTerms(
-        price=_price(job, policy), gpus=job.gpus, growth=_growth(job), left=_likely_left(job),
+        price=_price(job, policy), gpus=job.gpus, growth=_growth(job),
+        left=_counted_left(job, policy),
         rank=rank(job, policy),
     )  # fmt: skip
 
@@ -198,6 +199,11 @@ def first_of_long(jobs: Iterable[tuple[str, float]], room: float) -> Iterator[st
 def gpus_of(nodes: Iterable[Node]) -> int:
     """Return the GPUs of a pool with these nodes."""
     return sum(len(node.gpus) for node in nodes)
+
+
+def _counted_left(job: Service, policy: PackingPolicy) -> timedelta:
+    least = _NONE if job.can_stop else policy.unstoppable_least
+    return max(_likely_left(job), least)
 
 
 def _likely_left(job: Service) -> timedelta:

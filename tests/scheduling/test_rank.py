@@ -20,6 +20,7 @@ from longshore.scheduling.rank import (
     Service,
     Standing,
     rank,
+    terms,
 )
 from longshore.scheduling.rank import running as rank_of_running
 from longshore.scheduling.rank import waiting as rank_of_waiting
@@ -65,6 +66,18 @@ def test_a_job_that_cannot_be_stopped_ranks_by_all_that_it_will_run():
     assert ranked(**cannot) == pytest.approx(1 / (9_400 + 600))
     told: dict[str, Any] = {"duration_known": True, "expected_duration": HOUR}
     assert ranked(**cannot, **told) == pytest.approx(1 / (3_600 + 600))
+
+
+@given(st.floats(1, 1e6), st.floats(0, 11 * 3600), st.floats(0, 1e6))
+def test_a_pool_may_price_that_a_job_cannot_be_stopped(told: float, ran: float, waited: float):
+    priced = BY_RANK.model_copy(update={"unstoppable_least": 11 * HOUR})
+    says: dict[str, Any] = {"duration_known": True, "expected_duration": timedelta(seconds=told)}
+    wait = timedelta(seconds=waited)
+    cannot = rank(had(waited=wait, can_stop=False, **says), priced)
+    can = rank(had(ran=timedelta(seconds=ran), waited=wait), priced)
+    assert cannot <= can, "nothing is gained by it, whatever is stated"
+    assert rank(had(waited=wait), priced) == rank(had(waited=wait), BY_RANK)
+    assert terms(had(can_stop=False, **says), priced).left >= 11 * HOUR
 
 
 def test_a_job_of_which_a_save_was_seen_can_be_stopped_whatever_it_has_said():
