@@ -36,6 +36,8 @@ from longshore.models.retry import FailureClass
 
 SUPERVISOR_PATIENCE = 30.0
 """Seconds after a grace in which a supervisor ends its job: a container may take twenty."""
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""How the first process ended, where it was killed, or a shell tells so of its child."""
 _log = logging.getLogger(__name__)
 
 
@@ -293,6 +295,6 @@ def with_elements(report: ProcessReport, record: RunRecord, folder: Path) -> Pro
 async def _finish_checkpoints(keeper: Keeper, end: dict[str, Any]) -> None:
     await keeper.finish(
         stopped=end["cause"] == "stopped",
-        killed=end.get("status") in (-signal.SIGKILL, 128 + signal.SIGKILL),
+        killed=bool(end.get("killed")) or end.get("status") in _KILLED,
         succeeded=end["cause"] == "exited" and end.get("status") == 0,
     )

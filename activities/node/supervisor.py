@@ -296,6 +296,8 @@ class Supervisor:
                 "ended_at": self._ended_at,
                 "leftovers": self._leftovers,
                 "overdue": self._overdue,
+                # Also where its first process had gone by then: others may have been saving.
+                "killed": self._killing and self._kill_at is not None,
                 "oom": oom_kills() > self._oom_kills,
             }
         _tell({"end": end})
