@@ -14,6 +14,7 @@ from longshore.activities.node import orphans, time_limit
 from longshore.activities.node.adoption import ORDERS, Adopted
 from longshore.activities.node.checkpointing import Keeper, signal_number
 from longshore.activities.node.code import lies_in
+from longshore.activities.node.container_signals import signal_command
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.full_disk import why_refused
 from longshore.activities.node.job_folders import LaunchError, checkpoint_folder, refuse_folders
@@ -235,10 +236,10 @@ class Lifecycle:
             _log.warning("%s: its supervisor did not answer and was killed", run.record.key)
 
     def _plan(self, run: Run, launch: Launch) -> Plan:
-        signal_command = kill_command = None
+        signalling = kill_command = None
         engine = run.request.spec.engine is not None
         if launch.container and launch.runtime:
-            signal_command = (launch.runtime, "kill", "--signal", launch.container)
+            signalling = signal_command(launch.runtime, launch.container)
             kill_command = removal(launch.runtime, launch.container)
         return Plan(
             argv=launch.argv,
@@ -250,7 +251,7 @@ class Lifecycle:
             fed=self._fence.acknowledged_at,
             fence_after=max(self._fence.after, self._engine_fence if engine else 0.0),
             orders=str(run.folder / ORDERS) if engine else None,
-            signal_command=signal_command,
+            signal_command=signalling,
             kill_command=kill_command,
             **_of_batch(run),
         )

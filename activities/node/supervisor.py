@@ -61,7 +61,7 @@ class Supervisor:
         self._leader = 0
         self._helpers: dict[int, float] = {}
         self._signalling: dict[int, int] = {}
-        """The signal that each of the helpers sends that send one."""
+        """The signal that each of the helpers sends that ask for the end."""
         self._unheard: tuple[int, float] | None = None
         """A signal that asks for the end and did not arrive, and when to send it again."""
         self._status: int | None = None
@@ -153,7 +153,7 @@ class Supervisor:
                 self._fence_at = max(self._fence_at, fed + self._plan["fence_after"])
             elif "signal" in message:
                 if self._status is None and self._kill_at is None:
-                    self._signal_all(int(message["signal"]))  # pyright: ignore[reportArgumentType]
+                    self._signal_all(int(message["signal"]), stop=False)  # pyright: ignore[reportArgumentType]
             elif "stop" in message:
                 self._stop(int(message["stop"]), float(message["grace"]))  # pyright: ignore[reportArgumentType]
 
@@ -161,7 +161,8 @@ class Supervisor:
         kill_at = boot_clock() + grace
         if self._kill_at is None:
             self._had_grace = grace > 0
-            self._signal_all(signal_number)
+            if self._had_grace:  # else SIGKILL follows at once
+                self._signal_all(signal_number, stop=True)
         self._kill_at = min(kill_at, self._kill_at) if self._kill_at is not None else kill_at
         if self._status is None:
             self._cause = "stopped"
@@ -170,7 +171,7 @@ class Supervisor:
         now = boot_clock()
         if self._unheard and self._unheard[1] <= now and self._status is None:
             number, self._unheard = self._unheard[0], None
-            self._signal_all(number)
+            self._signal_all(number, stop=True)
         if not self._inbox.open and not self._goes_on_alone():
             self._kill("agent-gone")
         elif now >= self._fence_at:
@@ -214,12 +215,12 @@ class Supervisor:
         self._removals += 1
         self._removal = self._help(self._plan.get("kill_command"))
 
-    def _signal_all(self, signal_number: int) -> None:
+    def _signal_all(self, signal_number: int, *, stop: bool) -> None:
         """Signal all processes of the job, those of its container instead of its client."""
         command = self._plan.get("signal_command")
         if command:
-            pid = self._help([*command[:-1], str(signal_number), command[-1]])
-            if pid:
+            pid = self._help([*command, str(signal_number), "stop" if stop else "go-on"])
+            if pid and stop:
                 self._signalling[pid] = signal_number
         else:
             # What runs elements gives a stop on, and has a signal of its own.
@@ -247,7 +248,7 @@ class Supervisor:
                     return
                 self._helpers.pop(pid, None)
                 number = self._signalling.pop(pid, None)
-                if number is not None and status and self._kill_at is not None:
+                if number is not None and status:
                     self._unheard = number, boot_clock() + SIGNAL_AGAIN_SECONDS
                 if pid == self._removal and status and self._removals < REMOVALS:
                     self._remove()
