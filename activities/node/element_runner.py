@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Sequence
 
+from longshore.activities.node.descendants import descendants, signal_groups
 from longshore.activities.node.system import (
     NOT_EXECUTABLE,
     NOT_FOUND,
@@ -23,7 +24,6 @@ from longshore.activities.node.system import (
     boot_clock,
     is_exiting,
     oom_kills,
-    processes,
     send,
 )
 
@@ -171,8 +171,7 @@ class Runner:
 
     def _signal(self, number: int) -> None:
         if self._pid:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._pid, number)
+            signal_groups({self._pid, *(group for _, group in descendants(os.getpid()))}, number)
 
     def _write(self, line: dict) -> None:
         _write_all(self._journal, json.dumps(line).encode() + b"\n")
@@ -206,24 +205,12 @@ def _end_leftovers() -> int:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             break
-        below = _descendants()
+        below = {pid for pid, _ in descendants(os.getpid())}
         for pid in below:
             send(pid, signal.SIGKILL)
         found |= below
         time.sleep(0.002)
     return len(found)
-
-
-def _descendants() -> set[int]:
-    children: dict[int, list[int]] = {}
-    for pid, parent, _ in processes():
-        children.setdefault(parent, []).append(pid)
-    found, parents = set[int](), [os.getpid()]
-    while parents:
-        below = [pid for pid in children.get(parents.pop(), []) if pid not in found]
-        found |= set(below)
-        parents += below
-    return found
 
 
 _DEFAULT = [

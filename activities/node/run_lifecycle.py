@@ -14,6 +14,7 @@ from longshore.activities.node import orphans, time_limit
 from longshore.activities.node.adoption import ORDERS, Adopted
 from longshore.activities.node.checkpointing import Keeper, signal_number
 from longshore.activities.node.code import lies_in
+from longshore.activities.node.container_signals import signal_command
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.full_disk import why_refused
 from longshore.activities.node.job_folders import LaunchError, checkpoint_folder, refuse_folders
@@ -36,6 +37,8 @@ from longshore.models.retry import FailureClass
 
 SUPERVISOR_PATIENCE = 30.0
 """Seconds after a grace in which a supervisor ends its job: a container may take twenty."""
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""How the first process ended, where it was killed, or a shell tells so of its child."""
 _log = logging.getLogger(__name__)
 
 
@@ -233,10 +236,10 @@ class Lifecycle:
             _log.warning("%s: its supervisor did not answer and was killed", run.record.key)
 
     def _plan(self, run: Run, launch: Launch) -> Plan:
-        signal_command = kill_command = None
+        signalling = kill_command = None
         engine = run.request.spec.engine is not None
         if launch.container and launch.runtime:
-            signal_command = (launch.runtime, "kill", "--signal", launch.container)
+            signalling = signal_command(launch.runtime, launch.container)
             kill_command = removal(launch.runtime, launch.container)
         return Plan(
             argv=launch.argv,
@@ -248,7 +251,7 @@ class Lifecycle:
             fed=self._fence.acknowledged_at,
             fence_after=max(self._fence.after, self._engine_fence if engine else 0.0),
             orders=str(run.folder / ORDERS) if engine else None,
-            signal_command=signal_command,
+            signal_command=signalling,
             kill_command=kill_command,
             **_of_batch(run),
         )
@@ -293,6 +296,6 @@ def with_elements(report: ProcessReport, record: RunRecord, folder: Path) -> Pro
 async def _finish_checkpoints(keeper: Keeper, end: dict[str, Any]) -> None:
     await keeper.finish(
         stopped=end["cause"] == "stopped",
-        killed=end.get("status") in (-signal.SIGKILL, 128 + signal.SIGKILL),
+        killed=bool(end.get("killed")) or end.get("status") in _KILLED,
         succeeded=end["cause"] == "exited" and end.get("status") == 0,
     )

@@ -57,7 +57,7 @@ class Plan(Frozen):
     fence_after: float
     """Seconds after `fed` at which everything is killed."""
     signal_command: tuple[str, ...] | None = None
-    """For a container: the command that signals it; the number goes in before the last word."""
+    """For a container: the command that signals it; the number and `stop` or `go-on` follow."""
     kill_command: tuple[str, ...] | None = None
     """For a container: the command that removes it."""
     orders: str | None = None

@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+from longshore.activities.node.descendants import descendants, signal_groups
 from longshore.activities.node.job_command import become_job
 from longshore.activities.node.output_times import OutputTimes
 from longshore.activities.node.system import (
@@ -33,7 +34,6 @@ from longshore.activities.node.system import (
     group_lives,
     keep_room,
     oom_kills,
-    processes,
     start_ticks,
     write_in_room,
     write_whole,
@@ -61,7 +61,7 @@ class Supervisor:
         self._leader = 0
         self._helpers: dict[int, float] = {}
         self._signalling: dict[int, int] = {}
-        """The signal that each of the helpers sends that send one."""
+        """The signal that each of the helpers sends that ask for the end."""
         self._unheard: tuple[int, float] | None = None
         """A signal that asks for the end and did not arrive, and when to send it again."""
         self._status: int | None = None
@@ -153,7 +153,7 @@ class Supervisor:
                 self._fence_at = max(self._fence_at, fed + self._plan["fence_after"])
             elif "signal" in message:
                 if self._status is None and self._kill_at is None:
-                    self._signal_all(int(message["signal"]))  # pyright: ignore[reportArgumentType]
+                    self._signal_all(int(message["signal"]), stop=False)  # pyright: ignore[reportArgumentType]
             elif "stop" in message:
                 self._stop(int(message["stop"]), float(message["grace"]))  # pyright: ignore[reportArgumentType]
 
@@ -161,7 +161,8 @@ class Supervisor:
         kill_at = boot_clock() + grace
         if self._kill_at is None:
             self._had_grace = grace > 0
-            self._signal_all(signal_number)
+            if self._had_grace:  # else SIGKILL follows at once
+                self._signal_all(signal_number, stop=True)
         self._kill_at = min(kill_at, self._kill_at) if self._kill_at is not None else kill_at
         if self._status is None:
             self._cause = "stopped"
@@ -170,7 +171,7 @@ class Supervisor:
         now = boot_clock()
         if self._unheard and self._unheard[1] <= now and self._status is None:
             number, self._unheard = self._unheard[0], None
-            self._signal_all(number)
+            self._signal_all(number, stop=True)
         if not self._inbox.open and not self._goes_on_alone():
             self._kill("agent-gone")
         elif now >= self._fence_at:
@@ -184,7 +185,7 @@ class Supervisor:
             # engine waits for that itself: what is left has nothing to save, and may have GPU
             # memory, as workers of vLLM have that live on.
             if self._kill_at is None and not self._plan.get("kill_command"):  # else the runtime's
-                self._leftovers = max(self._leftovers, len(self._descendants()))
+                self._leftovers = max(self._leftovers, len(self._tree()))
             self._kill(self._cause)
 
     def _goes_on_alone(self) -> bool:
@@ -200,8 +201,8 @@ class Supervisor:
             self._remove()
         # A container that has ended is left to its runtime while that tidies up after it.
         if self._status is None or not self._helpers:
-            self._signal_group(signal.SIGKILL)
-            for pid in self._descendants():
+            signal_groups(self._groups(), signal.SIGKILL)
+            for pid, _ in self._tree():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         for pid, deadline in self._helpers.items():
@@ -214,25 +215,17 @@ class Supervisor:
         self._removals += 1
         self._removal = self._help(self._plan.get("kill_command"))
 
-    def _signal_all(self, signal_number: int) -> None:
-        """Signal the group, or the container instead of its client."""
+    def _signal_all(self, signal_number: int, *, stop: bool) -> None:
+        """Signal all processes of the job, those of its container instead of its client."""
         command = self._plan.get("signal_command")
         if command:
-            pid = self._help([*command[:-1], str(signal_number), command[-1]])
-            if pid:
+            pid = self._help([*command, str(signal_number), "stop" if stop else "go-on"])
+            if pid and stop:
                 self._signalling[pid] = signal_number
         else:
-            self._signal_group(signal_number)
-
-    def _signal_group(self, signal_number: int) -> None:
-        # Once the leader has been reaped its number may be given away, unless somebody in the
-        # group still holds it.
-        if self._status is not None and not any(
-            group == self._leader for _, group in self._tree()
-        ):
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._leader, signal_number)
+            # What runs elements gives a stop on, and has a signal of its own.
+            to_runner = self._status is None and self._plan.get("elements")
+            signal_groups({self._leader} if to_runner else self._groups(), signal_number)
 
     def _help(self, command: list[str] | None) -> int:
         """Start a helper; return its process id, 0 where there is none."""
@@ -255,7 +248,7 @@ class Supervisor:
                     return
                 self._helpers.pop(pid, None)
                 number = self._signalling.pop(pid, None)
-                if number is not None and status and self._kill_at is not None:
+                if number is not None and status:
                     self._unheard = number, boot_clock() + SIGNAL_AGAIN_SECONDS
                 if pid == self._removal and status and self._removals < REMOVALS:
                     self._remove()
@@ -273,21 +266,16 @@ class Supervisor:
             return sys.platform == "linux" or not group_lives(self._leader)
         return False
 
-    def _descendants(self) -> list[int]:
-        return [pid for pid, _ in self._tree()]
-
     def _tree(self) -> list[tuple[int, int]]:
         """Return (pid, group) of all that descends from here, but for the helpers."""
-        children: dict[int, list[tuple[int, int]]] = {}
-        for pid, parent, group in processes():
-            children.setdefault(parent, []).append((pid, group))
-        found: list[tuple[int, int]] = []
-        parents = [os.getpid()]
-        while parents:
-            below = [c for c in children.get(parents.pop(), []) if c[0] not in self._helpers]
-            found += below
-            parents += [pid for pid, _ in below]
-        return found
+        return descendants(os.getpid(), self._helpers)
+
+    def _groups(self) -> set[int]:
+        """Return the groups of the job."""
+        # Once the leader has been reaped its number may be given away, unless somebody in the
+        # group still holds it.
+        leader = {self._leader} if self._status is None else set[int]()
+        return leader | {group for _, group in self._tree()}
 
     def _report_end(self, end: Message) -> None:
         if self._status is not None:
@@ -296,6 +284,8 @@ class Supervisor:
                 "ended_at": self._ended_at,
                 "leftovers": self._leftovers,
                 "overdue": self._overdue,
+                # Also where its first process had gone by then: others may have been saving.
+                "killed": self._killing and self._kill_at is not None,
                 "oom": oom_kills() > self._oom_kills,
             }
         _tell({"end": end})

@@ -24,6 +24,7 @@ from longshore.activities.node.removal import remove_what_can_be
 from longshore.activities.node.run import Run
 from longshore.activities.node.system import boot_clock
 from longshore.client.api import Longshore
+from longshore.models.elements import Batch, Element, Slot
 from longshore.models.job import JobSpec
 from longshore.models.node import Inventory, NodeIdentity
 from longshore.models.node_messages import ProcessReport, RunProcessRequest, StopProcessRequest
@@ -117,6 +118,14 @@ class LocalNode:
 
     def start(self, command: str | list[str] | None, **details: object) -> Run:
         return self.processes.start(self.request(command, **details))  # pyright: ignore[reportArgumentType]
+
+    def start_batch(self, command: str | list[str], count: int) -> Run:
+        """Start elements 0, 1 and so on of an array, which run one after another."""
+        slot = Slot(array_id="array", number=0, elements=count, first=0, last=count - 1)
+        elements = tuple(Element(index=index, attempt=1) for index in range(count))
+        batch = Batch(slot=slot, number=1, elements=elements)
+        request = self.request(command).model_copy(update={"batch": batch})
+        return self.processes.start(request)
 
     async def report(self, command: str | list[str] | None, **details: object) -> ProcessReport:
         return await self.start(command, **details).done

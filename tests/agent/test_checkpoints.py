@@ -89,6 +89,24 @@ async def test_what_was_killed_has_saved_nothing(nodes: Nodes) -> None:
     assert a.checkpoints.newest("job-a") is None
 
 
+@pytest.mark.parametrize("grace", [0.3, 0])
+async def test_what_was_killed_behind_a_shell_displaces_no_whole_checkpoint(
+    nodes: Nodes, grace: float
+) -> None:
+    """The shell dies of the signal at once, what is saving below it is killed."""
+    a, contract = nodes.node("a"), CONTRACT | {"keep": 1}
+    whole = f"{COUNT} trap 'step=500; save; exit' TERM; {IDLE}"
+    await _stopped(a, _start(a, whole, contract=contract))
+    half = f"sh -c 'trap : TERM; echo half > c/step; {IDLE}'; echo never"
+    run = _start(a, half, attempt=2, contract=contract)
+    report = await _stopped(a, run, grace=grace)
+    assert report.exit_code in (143, 137)
+    assert "killed before" in report.checkpoint_error
+    newest = a.checkpoints.newest("job-a")
+    assert newest
+    assert (newest.order[0], newest.step) == (1, 500)
+
+
 async def test_each_line_is_published_while_the_job_runs(nodes: Nodes) -> None:
     a = nodes.node("a")
     run = _start(a, f"{COUNT} step=3; save; read -r _ < ../go; step=4; save; {IDLE}", fifo=True)

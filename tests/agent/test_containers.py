@@ -10,6 +10,7 @@ import os
 import shlex
 import signal
 import uuid
+from datetime import timedelta
 from pathlib import Path
 
 import psutil
@@ -17,8 +18,9 @@ import pytest
 
 from longshore.activities.node import launch, orphans, run_lifecycle
 from longshore.client.api import Longshore
+from longshore.models.checkpoint import SaveRequest
 from longshore.models.retry import FailureClass
-from tests.agent.conftest import LocalNode
+from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
 from tests.support.podman import IDLE, IMAGE, containers, podman
@@ -79,6 +81,79 @@ async def test_a_job_may_save_in_its_grace(box: LocalNode) -> None:
     assert (ended.exit_code, ended.stopped_for) == (7, "test")
     assert box.output(run.record.key) == "ready\nsaved\n"
     assert containers() == []
+
+
+_SAVES = f"trap 'sleep 1; echo half; sleep 1; echo saved; exit' TERM; {IDLE}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"""cat > job.sh <<'end'\n{_SAVES}\nend\nsh job.sh; echo never""",
+        f"""cat > job.sh <<'end'\n{_SAVES}\nend\nsetsid sh job.sh & wait; echo never""",
+        ["sh", "-c", f'sh -c "{_SAVES}"; echo never'],
+    ],
+    ids=["below a shell", "in its own session", "a list"],
+)
+async def test_what_a_shell_started_may_save_in_its_grace(
+    box: LocalNode, command: str | list[str]
+) -> None:
+    """The shell would die of the signal at once, and the container with it."""
+    run = box.start(command)
+    await box.says(run, "ready")
+    ended = await box.stop(run, grace=60)
+    assert ended.message == "stopped (test), exit code 143"
+    assert box.output(run.record.key) == "ready\nhalf\nsaved\n"
+    assert containers() == []
+
+
+async def test_what_was_saving_when_its_grace_ended_displaces_no_whole_checkpoint(
+    box: LocalNode,
+) -> None:
+    contract = {"folder": "ck", "grace": 10}
+    program = f"trap 'echo half > ck/step; sleep 300' TERM; {IDLE}"
+    run = box.start(f'sh -c "{program}"; echo never', checkpoint=contract)
+    await box.says(run, "ready")
+    ended = await box.stop(run, grace=2)
+    assert ended.message.endswith("it did not save in time and was killed")
+    assert "killed before" in ended.checkpoint_error
+    assert containers() == []
+
+
+async def test_one_whose_programs_ignore_the_signal_ends_with_its_first_process(
+    box: LocalNode,
+) -> None:
+    """As with the tracker of Python's multiprocessing, which goes when all others have."""
+    run = box.start(f"(trap '' TERM; sleep 300) & {IDLE}")
+    await box.says(run, "ready")
+    ended = await asyncio.wait_for(box.stop(run, grace=600), 60)
+    assert ended.exit_code == 143
+    assert containers() == []
+
+
+async def test_every_process_is_asked_to_save_and_go_on(box: LocalNode) -> None:
+    contract = {"folder": "ck", "save_signal": "SIGUSR1"}
+    program = 'trap "echo saved >> $LONGSHORE_SAVED" USR1; ' + IDLE
+    run = box.start(f"trap : USR1; sh -c '{program}'", checkpoint=contract)
+    await box.says(run, "ready")
+    saved = await box.processes.save(SaveRequest(key=run.record.key, within=timedelta(seconds=60)))
+    assert saved.published
+    assert not run.done.done()
+
+
+async def test_an_image_without_a_shell_gets_the_signal_in_its_first_process(
+    images: None, make_box: MakeBox, tmp_path: Path
+) -> None:
+    """Its other programs, such as `sleep`, are there."""
+    made = "localhost/longshore-test:without-a-shell"
+    podman("run", "--name", "made", "--", IMAGE, "rm", "/bin/sh", "/bin/ash")
+    podman("commit", "made", made)
+    podman("rm", "made")
+    box = make_box(tmp_path / "node", runtime="podman", image=made)
+    run = box.start(["sleep", "300"])
+    await asyncio.wait_for(run.started, 60)
+    ended = await asyncio.wait_for(box.stop(run, grace=600), 60)
+    assert ended.exit_code == 143
 
 
 async def test_one_that_is_stopped_before_it_runs_does_not_get_its_whole_grace(

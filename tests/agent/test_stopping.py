@@ -27,6 +27,7 @@ from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.local_stack import ROOT
 from tests.support.marks import marked, running
+from tests.support.programs import COUNTS_STOPS
 from tests.support.waiting import eventually
 
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
@@ -52,6 +53,19 @@ async def test_what_a_shell_started_gets_its_grace_too(box: LocalNode) -> None:
     report = await _stop(box, run, grace=10)
     assert report.exit_code == 143
     assert box.output(run.record.key) == "ready\nsaved\n"
+
+
+@pytest.mark.parametrize("front", ["", "timeout 1h ", "setsid -w ", "setsid -f "])
+async def test_what_has_a_group_of_its_own_gets_its_grace_too(box: LocalNode, front: str) -> None:
+    run = box.start(
+        f'{front}{sys.executable} -c "$PROGRAM"; sleep 300', env={"PROGRAM": COUNTS_STOPS}
+    )
+    await _says(box, run, "ready")
+    report = await _stop(box, run, grace=30)
+    assert report.message == "stopped (test), exit code 143"
+    said = box.output(run.record.key)
+    # `timeout` gives the signal on by itself, and so it comes again.
+    assert said == "ready\nheard 1\n" or ("timeout" in front and "heard" in said)
 
 
 async def test_the_checkpoint_contract_names_the_signal(box: LocalNode) -> None:
