@@ -104,7 +104,9 @@ class ServiceControl(ServiceReading):
                     engine, sizes, model_revision = await engine_of(connection, spec.model)
                 except NotFoundError as error:
                     raise NotFoundError(f"service {spec.name}: model: {error}") from None
-                (replica,) = await replica_specs(connection, spec, engine, sizes, 1)
+                (replica,) = await replica_specs(
+                    connection, spec, engine, sizes, model_revision, 1
+                )
             warnings = await preflight(self._db, replica)
             found[spec.name] = _LookedAt(spec, engine, sizes, model_revision, warnings)
         revisions: dict[str, int] = {}
