@@ -334,11 +334,12 @@ def _got(
     host: str, port: int, path: str, is_ours: Callable[[int], None], within: float, most: int
 ) -> bytes | None:
     """Return as many bytes at most of what an engine answers at a path, whatever that is; None
-    where it does not. `is_ours` hears the port that the question comes from."""
+    where it does not. `is_ours` hears, once it is closed, from which port the question came."""
     connection = http.client.HTTPConnection(host, port, timeout=within)
+    came_from = None
     try:
         connection.connect()
-        is_ours(connection.sock.getsockname()[1])
+        came_from = connection.sock.getsockname()[1]
         connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
         return answer.read(most) if most else b""
@@ -346,6 +347,8 @@ def _got(
         return None
     finally:
         connection.close()
+        if came_from is not None:
+            is_ours(came_from)
 
 
 def _until_quiet(
