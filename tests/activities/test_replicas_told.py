@@ -151,7 +151,7 @@ async def test_what_another_file_took_at_the_same_path_counts_for_no_later_one(
     await served.queued(replica.job_id)
     await served.look(EngineNotice(job_id=replica.job_id, attempt=1, node_id="n", report=_SERVED))
     served.model_revision = 2
-    await served.record(priority=7)
+    await served.record(priority=7, surge=10)
     await served.look()
     (new,) = (each for each in (await served.view()).replicas if each.revision == 2)
     assert await served.queued(new.job_id) == served.engine.memory
