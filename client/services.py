@@ -135,7 +135,8 @@ class ServiceControl(ServiceReading):
     async def undo_rollout(self, name: str, revision: int | None = None) -> int:
         """Go back to a revision, or to the one before that was ready; return it.
 
-        Raises NotFoundError where there is none, RefusedError of one that is removed.
+        Raises NotFoundError where there is none, RefusedError of one that is removed, and where
+        its newest revision was undone by itself and no `revision` is named.
         """
         async with self._db().transaction() as connection:
             number = await undo_rollout(connection, name, revision)

@@ -23,11 +23,11 @@ from longshore.activities.failpoints import failpoint
 from longshore.activities.job_ends import ask_to_end
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.pokes import mark_poked_if_useful, pools_of
+from longshore.activities.serving.engine_notices import hear
 from longshore.activities.serving.model_engine import replica_specs, with_sizes
 from longshore.activities.serving.revisions import model_revision_of, revision_of, sizes_of
 from longshore.activities.serving.service_rows import (
     facts_of,
-    hear,
     lock_service,
     mark,
     store_plan,
