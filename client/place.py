@@ -250,11 +250,11 @@ async def _engine_job(
 ) -> tuple[JobSpec, timedelta]:
     """Return the job of an engine of a model, as of a service that says nothing else, and how long
     one like it took to load."""
-    engine, sizes, _ = await engine_of(connection, model)
+    engine, sizes, of_model = await engine_of(connection, model)
     service = ServiceSpec.model_validate(
         {"name": "engine", "model": model} | ({"pool": pool} if pool else {})
     )
-    (job,) = await replica_specs(connection, service, engine, sizes, 1)
+    (job,) = await replica_specs(connection, service, engine, sizes, of_model, 1)
     return job, await measured_load(connection, engine)
 
 

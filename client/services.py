@@ -104,7 +104,9 @@ class ServiceControl(ServiceReading):
                     engine, sizes, model_revision = await engine_of(connection, spec.model)
                 except NotFoundError as error:
                     raise NotFoundError(f"service {spec.name}: model: {error}") from None
-                (replica,) = await replica_specs(connection, spec, engine, sizes, 1)
+                (replica,) = await replica_specs(
+                    connection, spec, engine, sizes, model_revision, 1
+                )
             warnings = await preflight(self._db, replica)
             found[spec.name] = _LookedAt(spec, engine, sizes, model_revision, warnings)
         revisions: dict[str, int] = {}
@@ -133,7 +135,8 @@ class ServiceControl(ServiceReading):
     async def undo_rollout(self, name: str, revision: int | None = None) -> int:
         """Go back to a revision, or to the one before that was ready; return it.
 
-        Raises NotFoundError where there is none, RefusedError of one that is removed.
+        Raises NotFoundError where there is none, RefusedError of one that is removed, and where
+        its newest revision was undone by itself and no `revision` is named.
         """
         async with self._db().transaction() as connection:
             number = await undo_rollout(connection, name, revision)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from longshore.models.model_memory import CacheType
 from longshore.models.serving import LLAMA_CPP, MemoryRule, Runtime, Split
 
 _LLAMA = Runtime(
@@ -38,7 +39,11 @@ _VLLM = Runtime(
 # It knows models by name, so the file becomes one: a copy of it in a folder for temporary files,
 # as long as the engine runs. It takes what else it needs from its environment alone.
 _OLLAMA_SCRIPT = """
-export OLLAMA_HOST="$3:$4" OLLAMA_CONTEXT_LENGTH="$5" OLLAMA_NUM_PARALLEL="$6"
+case $3 in
+*:*) OLLAMA_HOST="[$3]:$4" ;;
+*) OLLAMA_HOST="$3:$4" ;;
+esac
+export OLLAMA_HOST OLLAMA_CONTEXT_LENGTH="$5" OLLAMA_NUM_PARALLEL="$6"
 export OLLAMA_KV_CACHE_TYPE="$7" OLLAMA_FLASH_ATTENTION=1
 export OLLAMA_KEEP_ALIVE=-1 OLLAMA_MAX_LOADED_MODELS=1 OLLAMA_NOPRUNE=1
 OLLAMA_MODELS=$(mktemp -d) || exit 1
@@ -75,6 +80,11 @@ _OLLAMA = Runtime(
     concurrency=2,
 )  # fmt: skip
 
+CACHE_TYPES: Final[Mapping[str, frozenset[CacheType]]] = {
+    # It takes f16 for any other, with a line in its log (SupportsKVCacheType in its fs/ggml).
+    _OLLAMA.name: frozenset({CacheType.F16, CacheType.Q8_0, CacheType.Q4_0}),
+}
+"""The number formats of a KV cache that a runtime takes, where it does not take each."""
 BUILT_IN: Final[Mapping[str, Runtime]] = {each.name: each for each in (_LLAMA, _VLLM, _OLLAMA)}
 SLOTS: Final = "/slots"
 """Where llama.cpp lists its slots, with the request that each had last."""

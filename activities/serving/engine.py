@@ -37,7 +37,9 @@ from longshore.models.visible import visible
 WHEEL = "longshore.activities.serving.llama_server"
 """llama.cpp's server from a package of Python, where the node has no `llama-server`."""
 _POLL_EVERY = 0.05
-"""Seconds between two polls of an engine that loads; at most ten times that."""
+"""Seconds between two questions to an engine that loads; at most ten times that."""
+_LOOK_EVERY = 0.1
+"""Seconds between two looks whether it lives and is wanted, while a question is open."""
 _MEASURE_EVERY = 5.0
 _MOST_SILENT, _PROBE_WITHIN = 3, 10.0
 """Looks without an answer after which an engine counts as hung, and the seconds of each."""
@@ -104,19 +106,19 @@ class Engine:
         echo.start()
         limit = self._spec.model.start_limit.total_seconds()
         wait, last = _POLL_EVERY, ""
-        while (said := _no_token(self._address(port), self._spec.model.name)) is not None:
+        while (said := self._ask(process, port, begun + limit)) is not None:
             last = said or last
             if (code := process.poll()) is not None:
                 return self._ended(process, echo, code)
             if self._asked.is_set():
                 return self._end(process)
-            if time.monotonic() - begun > limit:
+            if time.monotonic() - begun >= limit:
                 _kill(process)
                 echo.join(1)
                 late = f"gave no token within {limit:g} s, and answered last with {last}"
                 never = f"did not answer within {limit:g} s"
                 return self._fail(f"it {late if last else never}{self._lines()}")
-            time.sleep(wait)
+            self._asked.wait(wait)
             wait = min(wait * 1.5, 10 * _POLL_EVERY)
         turn.give_up()
         # Before anybody knows its address: what is there now is nobody's use.
@@ -160,6 +162,17 @@ class Engine:
             use.asked(time.monotonic())
         _until_quiet(process, connections, requests, use.quiet(time.monotonic()))
         return self._end(process)
+
+    def _ask(self, process: subprocess.Popen[bytes], port: int, until: float) -> str | None:
+        """Ask for a token, and return what `_no_token` does. The question stays open for as long
+        as the engine may load: some load for it, and stop where who asked hangs up (Ollama)."""
+        question = _Question(self._address(port), self._spec.model.name)
+        question.start()
+        while question.is_alive() and process.poll() is None and not self._asked.is_set():
+            if time.monotonic() >= until:
+                break
+            question.join(_LOOK_EVERY)
+        return question.said
 
     def _check(self, model: Path) -> None:
         """Raise ValueError where a file is missing, or is another one than was named."""
@@ -275,9 +288,22 @@ def _free_port(host: str) -> int:
         return tried.getsockname()[1]
 
 
+class _Question(threading.Thread):
+    """Asks an engine for a token, while others look at the engine."""
+
+    def __init__(self, address: str, model: str) -> None:
+        super().__init__(daemon=True)
+        self._about = address, model
+        self.said: str | None = ""
+
+    def run(self) -> None:
+        self.said = _no_token(*self._about)
+
+
 def _no_token(address: str, model: str) -> str | None:
     """Return what an engine answers instead of a token, empty for one that does not answer; None
-    for one that gives it: one that says that it is healthy may not yet."""
+    for one that gives it: one that says that it is healthy may not yet. Waits for as long as the
+    engine is there."""
     asked = json.dumps({"model": model, "prompt": "a", "max_tokens": 1}).encode()
     request = urllib.request.Request(
         f"{address}/v1/completions",
@@ -285,7 +311,7 @@ def _no_token(address: str, model: str) -> str | None:
         headers={"Content-Type": "application/json"},
     )
     try:
-        with _DIRECT.open(request, timeout=30) as answer:
+        with _DIRECT.open(request) as answer:
             status = f"status {answer.status}"
             said = answer.read(100_000)
     except urllib.error.HTTPError as error:
@@ -308,11 +334,12 @@ def _got(
     host: str, port: int, path: str, is_ours: Callable[[int], None], within: float, most: int
 ) -> bytes | None:
     """Return as many bytes at most of what an engine answers at a path, whatever that is; None
-    where it does not. `is_ours` hears the port that the question comes from."""
+    where it does not. `is_ours` hears, once it is closed, from which port the question came."""
     connection = http.client.HTTPConnection(host, port, timeout=within)
+    came_from = None
     try:
         connection.connect()
-        is_ours(connection.sock.getsockname()[1])
+        came_from = connection.sock.getsockname()[1]
         connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
         return answer.read(most) if most else b""
@@ -320,6 +347,8 @@ def _got(
         return None
     finally:
         connection.close()
+        if came_from is not None:
+            is_ours(came_from)
 
 
 def _until_quiet(

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -13,9 +12,6 @@ from longshore.models.serving import STALE_AFTER
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED, _TIME_WAIT = "01", "06"
-_MOST_OWN = 256
-"""Of our own connections: what is closed is seen for a minute (TIME_WAIT), and of an engine that
-drains two come each second."""
 _QUIET, _QUIET_AFTER_USE = 1.0, 10.0
 """Seconds without a connection after which an engine that is to stop has nothing to do. Who has
 used it just now may have its address for some more: from a look every few seconds, which takes a
@@ -105,27 +101,31 @@ class Connections:
 
     def __init__(self, port: int) -> None:
         self._port = f":{port:04X}"
-        self._own = deque[str](maxlen=_MOST_OWN)
+        self._own = set[str]()
         self._closed = frozenset[tuple[str, str]]()
         self.look()
 
     def leave_out(self, port: int) -> None:
-        """Count no connection of this port: it is our own."""
-        self._own.append(f":{port:04X}")
+        """Count nothing of a connection of ours that is closed, from this port: it is seen for a
+        minute (TIME_WAIT). The system may give the port to a client then, or before that."""
+        self._own.add(f"{port:04X}")
 
     def look(self) -> bool:
         """Return whether anybody is, or was since the last look."""
         known, closed, is_open = self._closed, set[tuple[str, str]](), False
+        own = set[str]()
         for local, remote, state in _connections():
             if not local.endswith(self._port) and not remote.endswith(self._port):
                 continue
-            if local.endswith(tuple(self._own)) or remote.endswith(tuple(self._own)):
-                continue
-            if state == _TIME_WAIT:
+            other = (remote if local.endswith(self._port) else local).rpartition(":")[2]
+            if state == _ESTABLISHED:
+                is_open |= local.endswith(self._port)
+            elif other in self._own:
+                own.add(other)
+            elif state == _TIME_WAIT:
                 closed.add((local, remote))
-            elif state == _ESTABLISHED and local.endswith(self._port):
-                is_open = True
-        self._closed = frozenset(closed)
+        # One that is open is none of ours: nobody looks while we ask.
+        self._closed, self._own = frozenset(closed), own
         return is_open or not closed <= known
 
 

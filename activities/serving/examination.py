@@ -21,8 +21,9 @@ from longshore.models.errors import (
     StoreError,
     UnsatisfiableError,
 )
-from longshore.models.model_memory import ModelMemory
+from longshore.models.model_memory import CacheType, ModelMemory
 from longshore.models.model_registry import ModelFacts, serving_of
+from longshore.models.runtimes import CACHE_TYPES
 from longshore.models.serving import (
     MODEL,
     EngineSpec,
@@ -33,7 +34,7 @@ from longshore.models.serving import (
     files_of,
     places_of,
 )
-from longshore.models.text import count
+from longshore.models.text import count, listed
 from longshore.models.units import format_bytes, format_gb
 from longshore.scheduling.serving.splits import why_not_so_many
 
@@ -102,6 +103,7 @@ class _Examination:
             self._check_digest()
             facts = self._with_adapters(facts)
             self._check_gpus(facts)
+            self._check_cache_type()
             self._check_memory(facts)
             self.warnings += _without_place(asked, self.runtime)
         return Examined(self.spec, facts, tuple(self.problems), tuple(self.warnings))
@@ -228,6 +230,15 @@ class _Examination:
             self.problems.append(
                 f"gpus: is {self.spec.gpus}, and the model has {count(layers, 'layer')}: each GPU "
                 "has one at least"
+            )
+
+    def _check_cache_type(self) -> None:
+        asked, taken = self.spec.cache_type, CACHE_TYPES.get(self.runtime.name)
+        if taken is not None and asked not in taken:
+            named = listed([each for each in CacheType if each in taken], len(taken))
+            self.problems.append(
+                f"cache_type: is {asked}, and {self.runtime.name} takes {named} alone: with any "
+                "other it has f16, which may need more memory"
             )
 
     def _check_memory(self, facts: ModelFacts | None) -> None:

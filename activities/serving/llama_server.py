@@ -1,12 +1,12 @@
 """llama.cpp's own server out of the package `xllamacpp`, with the options of `llama-server` that
-the built-in runtime gives: for nodes that have no `llama-server`."""
+the built-in runtime gives, and a few that a model may: for nodes that have no `llama-server`."""
 
 import argparse
 import importlib
 import os
 import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 _TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30,
@@ -14,12 +14,25 @@ _TYPES = {
 """Numbers of ggml's types."""
 
 
+_FLASH = {"on": "ENABLED", "off": "DISABLED", "auto": "AUTO"}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Say who refuses it: the model's `args` are right for the server that this stands for."""
+        self.exit(
+            2,
+            "this node has no llama-server, and llama.cpp's server out of the package xllamacpp "
+            f"takes few options: {message}. Install llama-server on the node, or leave them out\n",
+        )
+
+
 def _parts(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Serve a GGUF model.", allow_abbrev=False)
+    parser = _Parser(description="Serve a GGUF model.", allow_abbrev=False)
     parser.add_argument("--model", required=True)
     parser.add_argument("--alias", required=True)
     parser.add_argument("--host", default="127.0.0.1")
@@ -35,6 +48,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cache-ram", type=int, default=0)
     parser.add_argument("--lora", action="append", default=[])
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--flash-attn", choices=_FLASH, default="auto")
+    parser.add_argument("--chat-template", default="")
+    parser.add_argument("--rope-freq-base", type=float, default=0.0)
+    parser.add_argument("--rope-freq-scale", type=float, default=0.0)
     return parser
 
 
@@ -54,9 +72,14 @@ def main() -> int:
     asked.model_alias = {given.alias}
     asked.hostnames, asked.port = [given.host], given.port
     asked.n_ctx, asked.n_parallel = given.ctx_size, given.parallel
-    asked.n_ubatch, asked.n_batch = given.ubatch_size, max(given.ubatch_size, asked.n_batch)
+    asked.n_ubatch = given.ubatch_size
+    asked.n_batch = max(given.ubatch_size, given.batch_size or asked.n_batch)
     asked.cache_type_k = llama.ggml_type(_TYPES[given.cache_type_k])
     asked.cache_type_v = llama.ggml_type(_TYPES[given.cache_type_v])
+    flash = f"LLAMA_FLASH_ATTN_TYPE_{_FLASH[given.flash_attn]}"
+    asked.flash_attn_type = llama.llama_flash_attn_type[flash]
+    asked.chat_template = given.chat_template
+    asked.rope_freq_base, asked.rope_freq_scale = given.rope_freq_base, given.rope_freq_scale
     asked.n_gpu_layers = given.n_gpu_layers
     if len(given.tensor_split) > 1:
         others = len(asked.tensor_split) - len(given.tensor_split)

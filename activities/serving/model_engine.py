@@ -46,11 +46,12 @@ async def replica_specs(
     service: ServiceSpec,
     engine: EngineSpec,
     sizes: Sequence[EngineSize],
+    model_revision: int,
     count: int,
 ) -> list[JobSpec]:
     """Return the jobs of so many replicas, each of a size for which there is room now, or may
     be, with the memory that one like it was seen to take where that is more."""
-    seen = await measured_memory(connection, engine)
+    seen = await measured_memory(connection, engine, model_revision)
     gpu_memory = await largest_gpu(connection, service.pool, service.gpu_type)
     specs = in_sizes(service, engine, sizes, seen, gpu_memory)
     if len(specs) == 1:
@@ -95,6 +96,7 @@ async def with_sizes(
     service: ServiceSpec,
     engine: EngineSpec,
     sizes: Sequence[EngineSize],
+    model_revision: int,
 ) -> ServiceFacts:
     """Return the facts with which replicas wait in a size that no node holds: one that was chosen
     when there were others, or none; and with which hold less than one like them was seen to take
@@ -107,7 +109,7 @@ async def with_sizes(
     ]
     if not to_load:
         return facts
-    seen = await measured_memory(connection, engine)
+    seen = await measured_memory(connection, engine, model_revision)
     needs = {e.model.gpus or 1: e.memory for e in _engines(engine, sizes, seen)}
     held = dict[int, bool]()
     if facts.has_sizes:

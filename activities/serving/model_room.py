@@ -38,7 +38,7 @@ async def model_in_full(connection: AsyncConnection, name: str) -> ModelView:
     engine = EngineSpec(model=found.spec, runtime=runtime, memory=sizes[0].memory)
     if engine.too_large:
         return found
-    seen = await measured_memory(connection, engine)
+    seen = await measured_memory(connection, engine, found.revision)
     service = ServiceSpec(name=_SERVICE, model=name)
 
     async def jobs_in(pool: str | None) -> list[JobSpec]:

@@ -56,10 +56,19 @@ async def undone_alike(connection: AsyncConnection, name: str, number: int) -> t
     return (found.number, found.model_revision) if found else (0, 0)
 
 
-async def measured_memory(connection: AsyncConnection, engine: EngineSpec) -> int:
+async def model_revision_of(connection: AsyncConnection, name: str, number: int) -> int:
+    """Return the revision of the model that a revision serves; 0 where there is none."""
+    row = {"name": name, "number": number}
+    return int(await connection.scalar(text(_MODEL_REVISION), row) or 0)
+
+
+async def measured_memory(
+    connection: AsyncConnection, engine: EngineSpec, model_revision: int
+) -> int:
     """Return the most bytes of GPU memory that an engine like this one was seen to take; 0 where
-    none was."""
-    return int(await connection.scalar(text(_MEASURED), _alike(engine)) or 0)
+    none was. One of another revision of the model is not: it may have had another file."""
+    like = {**_alike(engine), "model_revision": model_revision}
+    return int(await connection.scalar(text(_MEASURED), like) or 0)
 
 
 async def measured_load(connection: AsyncConnection, engine: EngineSpec) -> timedelta:
@@ -100,6 +109,9 @@ _REVISION = """
     SELECT spec, engine FROM service_revisions WHERE service = :name AND number = :number
 """
 _SIZES = "SELECT sizes FROM service_revisions WHERE service = :name AND number = :number"
+_MODEL_REVISION = """
+    SELECT model_revision FROM service_revisions WHERE service = :name AND number = :number
+"""
 _UNDONE_ALIKE = """
     SELECT o.number, v.model_revision
       FROM service_revisions v
@@ -116,5 +128,5 @@ _ALIKE = """
      WHERE v.engine -> 'model' = CAST(:model AS jsonb)
        AND v.engine -> 'runtime' = CAST(:runtime AS jsonb)
 """
-_MEASURED = f"SELECT max(r.memory) {_ALIKE}"
+_MEASURED = f"SELECT max(r.memory) {_ALIKE} AND v.model_revision = :model_revision"
 _LOAD = f"SELECT max(r.load_seconds) {_ALIKE}"

@@ -13,8 +13,7 @@ from longshore.activities.serving.revisions import BY_HAND, revision_of, sizes_o
 from longshore.models.base import as_reason
 from longshore.models.errors import NotFoundError, RefusedError, SpecError, StoredError
 from longshore.models.service import MOST_REPLICAS, ServiceSpec, ServiceState
-from longshore.models.service_messages import EngineNotice
-from longshore.models.serving import STALE_AFTER, EngineSize, EngineSpec, EngineStage
+from longshore.models.serving import EngineSize, EngineSpec
 from longshore.models.visible import shown
 from longshore.scheduling.serving.replicas import (
     FORGOTTEN_AFTER,
@@ -110,12 +109,20 @@ async def scale_service(connection: AsyncConnection, name: str, replicas: int) -
 async def undo_rollout(connection: AsyncConnection, name: str, number: int | None) -> int:
     """Go back to a revision, or to that which ran before and was ever ready; return it.
 
-    Raises NotFoundError where there is none, RefusedError of a service that is removed.
+    Raises NotFoundError where there is none, RefusedError of a service that is removed, and where
+    its newest revision was undone by itself to what it has now: who asks may not know, and would
+    go back twice.
     """
     service = await lock_service(connection, name)
     _refuse_removed(service)
     if number is None:
         number = await connection.scalar(text(_PREVIOUS), dict(service))
+        if number and (undone := await connection.scalar(text(_UNDONE_BY_ITSELF), dict(service))):
+            raise RefusedError(
+                f"revision {undone} of service {name} never got ready and was undone by itself: "
+                f"it is back at revision {service['revision']}. `longshore rollout undo {name} "
+                f"--to {number}` goes back further"
+            )
     if number is None:
         raise NotFoundError(
             f"service {name} has no revision to go back to: none but {service['revision']} was "
@@ -142,27 +149,6 @@ def _refuse_removed(service: RowMapping) -> None:
         raise RefusedError(
             f"service {service['name']} is {state}: `longshore serve FILE` starts it again"
         )
-
-
-async def hear(connection: AsyncConnection, name: str, notices: Sequence[EngineNotice]) -> bool:
-    """Record what agents said of engines of a service; what is older than what is known is not.
-
-    Returns whether one may leave for another now, as it has loaded or has become idle.
-    """
-    may_leave = False
-    for notice in notices:
-        said = notice.report
-        row = {
-            "name": name, "job_id": notice.job_id, "attempt": notice.attempt,
-            "stage": said.stage.value, "endpoint": said.endpoint, "memory": said.memory,
-            "load_seconds": said.load_seconds, "message": said.message,
-            "waits": said.message if said.stage is EngineStage.LOADING else "",
-            "idle": said.idle, "idle_for": STALE_AFTER, "uses": said.uses,
-        }  # fmt: skip
-        may_leave |= bool(await connection.scalar(text(_HEAR), row))
-        if said.stage is EngineStage.READY:
-            await connection.execute(text(_FIRST_READY), row)
-    return may_leave
 
 
 async def facts_of(
@@ -292,44 +278,13 @@ _PREVIOUS = f"""
               v.number DESC
      LIMIT 1
 """
-_HEAR = """
-    WITH known AS (
-        SELECT job_id, revision, idle_since,
-               :stage = 'failed'
-               AND (attempt, coalesce(stage, '')) <> (:attempt, 'failed') AS failed,
-               (attempt, coalesce(stage, '')) = (:attempt, 'ready') AS was_ready
-          FROM replicas
-         WHERE job_id = :job_id AND service = :name AND attempt <= :attempt
-    ), counted AS (
-        UPDATE service_revisions v SET failures = v.failures + 1
-          FROM known k
-         WHERE k.failed AND v.service = :name AND v.number = k.revision
-    )
-    UPDATE replicas r
-       SET attempt = :attempt, stage = :stage, endpoint = :endpoint,
-           memory = CASE WHEN :stage = 'loading' THEN r.memory ELSE :memory END,
-           waits = :waits,
-           load_seconds = greatest(:load_seconds, r.load_seconds),
-           message = CASE :stage WHEN 'failed' THEN :message WHEN 'ready' THEN ''
-                                 ELSE r.message END,
-           ready_at = CASE WHEN :stage = 'ready' AND NOT k.was_ready THEN clock_timestamp()
-                           ELSE r.ready_at END,
-           idle_since = CASE WHEN :stage = 'draining' THEN r.idle_since
-                             WHEN :stage <> 'ready' OR NOT :idle THEN NULL
-                             WHEN k.was_ready AND r.idle_since IS NOT NULL THEN r.idle_since
-                             ELSE clock_timestamp() - CAST(:idle_for AS interval) END,
-           uses = :uses,
-           failures = r.failures + k.failed::integer
-      FROM known k
-     WHERE r.job_id = k.job_id
-    RETURNING r.stage = 'ready'
-              AND (NOT k.was_ready OR (k.idle_since IS NULL AND r.idle_since IS NOT NULL))
-"""
-_FIRST_READY = """
-    UPDATE service_revisions v SET ready_at = clock_timestamp()
-      FROM replicas r
-     WHERE r.job_id = :job_id AND v.service = :name AND r.service = :name
-       AND v.number = r.revision AND v.ready_at IS NULL
+_UNDONE_BY_ITSELF = f"""
+    SELECT number
+      FROM service_revisions v
+     WHERE v.service = :name AND v.number <> :revision
+       AND v.number = (SELECT max(number) FROM service_revisions WHERE service = :name)
+       AND v.undone NOT LIKE '{BY_HAND}%'
+       AND substring(v.undone FROM ': back to revision ([0-9]+)') = CAST(:revision AS text)
 """
 _NOTE_ENDS = """
     UPDATE replicas r SET ended_at = j.ended_at

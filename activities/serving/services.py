@@ -23,11 +23,11 @@ from longshore.activities.failpoints import failpoint
 from longshore.activities.job_ends import ask_to_end
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.pokes import mark_poked_if_useful, pools_of
+from longshore.activities.serving.engine_notices import hear
 from longshore.activities.serving.model_engine import replica_specs, with_sizes
-from longshore.activities.serving.revisions import revision_of, sizes_of
+from longshore.activities.serving.revisions import model_revision_of, revision_of, sizes_of
 from longshore.activities.serving.service_rows import (
     facts_of,
-    hear,
     lock_service,
     mark,
     store_plan,
@@ -83,7 +83,8 @@ class ServiceActivities:
             facts = await facts_of(connection, service, revision and revision[0], now)
             if revision is not None:
                 sizes = await sizes_of(connection, name, service["revision"])
-                facts = await with_sizes(connection, facts, *revision, sizes)
+                of_model = await model_revision_of(connection, name, service["revision"])
+                facts = await with_sizes(connection, facts, *revision, sizes, of_model)
             planned = plan(facts, now)
             new = [_job_id(name, facts.revision) for _ in range(planned.start)]
             over = await store_plan(connection, service, planned, new)
@@ -158,8 +159,9 @@ async def _jobs_of(
     one that an earlier version let in and that is too large to be started."""
     revision = await revision_of(connection, name, number)
     sizes = await sizes_of(connection, name, number)
+    of_model = await model_revision_of(connection, name, number)
     try:
-        return await replica_specs(connection, *revision, sizes, count)
+        return await replica_specs(connection, *revision, sizes, of_model, count)
     except ValidationError as error:
         raise stored_error(f"revision {number} of service {name}", None, error) from error
 

@@ -193,23 +193,26 @@ def _state(shape: Shape) -> tuple[int, int]:
 def _compute(shape: Shape, serving: Serving) -> int:
     """Return a bound of the buffers for what is computed at a time.
 
-    For each token of a batch: what one layer keeps of its attention or of its feed-forward part,
-    or what each token of the vocabulary is worth, whichever is most: llama.cpp's own server asks
-    for the last of these only where it is wanted, other programs with its library always. Beside
-    it who attends to what, for all cells of a request, and the answers of all requests. Measured
-    on models of many shapes, with flash attention, the engine's default, and on an H100.
+    For each token of a batch: what one layer keeps of its attention or of its feed-forward part
+    (of experts of all that a token asks), or what each token of the vocabulary is worth, whichever
+    is most: llama.cpp's own server asks for the last of these only where it is wanted, other
+    programs with its library always. Beside it who attends to what, for all cells of a request,
+    and the answers of all requests. Measured on models of many shapes, with flash attention, the
+    engine's default, and on an H100.
     """
     width, inner = shape.width, max(per_layer(shape.header, "feed_forward_length", shape.layers))
-    experts = max(shape.number("expert_used_count"), 1)
+    used = shape.number("expert_used_count")
+    of_expert = shape.number("expert_feed_forward_length", inner)
     inner = max(
         inner,
-        experts * shape.number("expert_feed_forward_length", inner)
-        + shape.number("expert_shared_feed_forward_length"),
+        max(used, 1) * of_expert + shape.number("expert_shared_feed_forward_length"),
     )
+    # What the experts put out has room where their first two products were, or is beside them.
+    put_out = used * width if 2 * of_expert < width else 0
     heads, key_heads = max(shape.heads), max(shape.key_heads)
     attention = 2 * heads * max(shape.key, shape.value) + 2 * key_heads * (shape.key + shape.value)
     recurrent = 8 * shape.number("ssm.inner_size") + 2 * shape.number("ssm.state_size")
-    each = max(3 * inner, attention, recurrent, shape.header.vocabulary) + 6 * width
+    each = max(3 * inner + put_out, attention, recurrent, shape.header.vocabulary) + 6 * width
     # What recurrent layers keep is taken from where it is kept, and the new states are beside it.
     convolution, state = _state(shape)
     states = (convolution + 2 * state) * serving.concurrency

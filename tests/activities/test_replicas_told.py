@@ -142,6 +142,22 @@ async def test_one_whose_engine_took_more_than_it_holds_is_tried_again_with_that
     await served.end()
 
 
+async def test_what_another_file_took_at_the_same_path_counts_for_no_later_one(
+    served: RecordedService,
+):
+    await served.record()
+    await served.look()
+    (replica,) = (await served.view()).replicas
+    await served.queued(replica.job_id)
+    await served.look(EngineNotice(job_id=replica.job_id, attempt=1, node_id="n", report=_SERVED))
+    served.model_revision = 2
+    await served.record(priority=7, surge=10)
+    await served.look()
+    (new,) = (each for each in (await served.view()).replicas if each.revision == 2)
+    assert await served.queued(new.job_id) == served.engine.memory
+    await served.end()
+
+
 async def test_a_later_engine_holds_what_one_like_it_was_seen_to_take(served: RecordedService):
     await served.record(replicas=1)
     await served.look()

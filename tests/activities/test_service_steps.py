@@ -11,15 +11,15 @@ from temporalio.exceptions import ApplicationError
 
 from longshore.activities.metrics import Metrics
 from longshore.activities.serving import services
+from longshore.activities.serving.engine_notices import hear
 from longshore.activities.serving.revisions import sizes_of, undone_alike
 from longshore.activities.serving.service_rows import (
-    hear,
     remove_service,
     scale_service,
     undo_rollout,
 )
 from longshore.activities.signals import Signals
-from longshore.models.errors import NotFoundError, SpecError, StoredError
+from longshore.models.errors import NotFoundError, RefusedError, SpecError, StoredError
 from longshore.models.messages import job_workflow_id
 from longshore.models.service import ServiceState
 from longshore.models.service_messages import (
@@ -100,10 +100,15 @@ async def test_it_goes_back_to_what_ran_before_and_not_to_the_newest(served: Rec
     failed = [served.said(job_id, EngineStage.FAILED, attempt) for attempt in (1, 2, 3)]
     assert (await served.look(*failed)).revision == 1
     async with served.control.transaction() as connection:
-        assert await undo_rollout(connection, served.name, None) == 2  # and from there to that
+        said = "revision 3 of service .* was undone by itself: it is back at revision 1.* --to 2`"
+        with pytest.raises(RefusedError, match=said):
+            await undo_rollout(connection, served.name, None)
+        assert await undo_rollout(connection, served.name, 2) == 2
     found = {each.number: each for each in (await served.view()).revisions or ()}
     assert found[2].undone == ""
     assert found[2].can_go_back
+    async with served.control.transaction() as connection:
+        assert await undo_rollout(connection, served.name, None) == 1, "somebody went on by hand"
     await served.end()
 
 

@@ -1,5 +1,7 @@
-"""Engines of one node that load on the same GPU: one after the other, whoever is killed."""
+"""Engines that load: on one GPU one after the other, whoever is killed; at the first question, for
+as long as they may."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -12,6 +14,7 @@ import pytest
 
 from longshore.activities.node.launch import LOADING_FOLDER
 from longshore.activities.node.run import Run
+from longshore.activities.serving import engine as engine_module
 from longshore.activities.serving.engine_command import LOADING
 from longshore.activities.serving.load_turns import Turn
 from longshore.models.placement import Placement
@@ -50,6 +53,21 @@ class Answers(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_): pass
 http.server.HTTPServer(("127.0.0.1", int(port)), Answers).serve_forever()
 """
+
+
+_LOADS_WHEN_ASKED = """
+import http.server, sys
+class Loads(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        open(sys.argv[2], "a").write("asked\\n")
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.rfile.read(1)  # nothing comes: until who asks hangs up
+        open(sys.argv[2], "a").write("hung up\\n")
+http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Loads).serve_forever()
+"""
+"""As Ollama: it loads for who asks, and gives that up when they hang up."""
+_SOON = 20
+"""Seconds, less than any answer was waited for before (30)."""
 
 
 class Loads:
@@ -164,6 +182,49 @@ async def test_a_real_engine_waits_for_another(loads: Loads, tiny: Path):
     await loads.waits(run, "waits for one to load on gpu 0")
     loads.program("one").kill()
     assert ask((await ready(loads.box, run)).endpoint)["choices"]
+
+
+async def loads_when_asked(box: LocalNode, model: Path, told: Path, limit: str) -> Run:
+    """Return an engine that has been asked, and does not answer."""
+    lazy = Runtime(
+        name="lazy", command=(sys.executable, "-c", _LOADS_WHEN_ASKED, "{port}", str(told))
+    )
+    run = box.start(None, engine=an_engine(model, lazy, memory=1, start_limit=limit), gpus=1)
+    await eventually(told.exists)
+    return run
+
+
+async def test_one_that_loads_when_it_is_asked_is_stopped_meanwhile(
+    box: LocalNode, tiny: Path, tmp_path: Path
+):
+    run = await loads_when_asked(box, tiny, tmp_path / "told", "10m")
+    async with asyncio.timeout(_SOON):
+        report = await box.stop(run, grace=60)
+    assert report.exit_code == 128 + signal.SIGTERM
+
+
+async def test_one_that_loads_when_it_is_asked_is_asked_once_until_its_limit(
+    box: LocalNode, tiny: Path, tmp_path: Path
+):
+    run = await loads_when_asked(box, tiny, told := tmp_path / "told", "2s")
+    async with asyncio.timeout(_SOON):
+        await run.done
+    _, _, said = next(iter(box.processes.engines()))
+    assert said.message == "it did not answer within 2 s"
+    assert told.read_text() == "asked\n"
+
+
+def test_a_question_is_open_for_as_long_as_the_engine_is_there(monkeypatch: pytest.MonkeyPatch):
+    opened = list[float | None]()
+
+    class Nobody:
+        def open(self, request: object, timeout: float | None = None) -> None:
+            opened.append(timeout)
+            raise OSError
+
+    monkeypatch.setattr(engine_module, "_DIRECT", Nobody())
+    assert engine_module._no_token("http://127.0.0.1:1", "tiny") == ""  # pyright: ignore[reportPrivateUsage]
+    assert opened == [None]
 
 
 def test_locks_are_taken_in_one_order_and_told(tmp_path: Path):

@@ -4,6 +4,7 @@ they fail."""
 import asyncio
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ import pytest
 from longshore.activities.node.engines import REPORT, engine_argv, read_report
 from longshore.activities.node.run import Run
 from longshore.activities.serving import engine as engine_module
+from longshore.activities.serving import llama_server
 from longshore.activities.serving.engine import WHEEL
 from longshore.activities.serving.engine_command import SPEC
 from longshore.models.retry import FailureClass
@@ -179,6 +181,42 @@ def test_who_asks_while_it_ends_is_told_at_once(tiny: Path):
             assert server.wait(60) == 0
         finally:
             server.kill()
+
+
+def test_what_a_model_says_in_args_reaches_the_server_of_the_package(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    xllamacpp: Any = importlib.import_module("xllamacpp")
+    asked = list[Any]()
+
+    def refuse(wanted: Any) -> None:
+        asked.append(wanted)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(xllamacpp, "Server", refuse)
+    args = "--flash-attn off --batch-size 1024 --chat-template chatml --rope-freq-base 5e5"
+    argv = ["x", "--model", str(tiny), "--alias", "tiny", "--port", "1", "--ctx-size", "256"]
+    monkeypatch.setattr(sys, "argv", [*argv, *args.split()])
+    assert llama_server.main() == 1
+    (wanted,) = asked
+    assert wanted.flash_attn_type == xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    assert (wanted.n_batch, wanted.n_ubatch) == (1024, 512)
+    assert (wanted.chat_template, wanted.rope_freq_base) == ("chatml", 5e5)
+    monkeypatch.setattr(sys, "argv", argv)
+    llama_server.main()
+    usual, plain = xllamacpp.CommonParams(), asked[1]
+    for name in ("flash_attn_type", "n_batch", "chat_template", "rope_freq_base"):
+        assert getattr(plain, name) == getattr(usual, name)
+
+
+async def test_what_the_server_of_the_package_does_not_take_is_told_with_who_refuses_it(
+    box: LocalNode, tiny: Path
+):
+    report = await box.report(None, engine=an_engine(tiny, args=["--numa", "isolate"]), gpus=1)
+    assert report.exit_code == 2
+    _, _, said = next(iter(box.processes.engines()))
+    assert "server out of the package xllamacpp takes few options" in said.message
+    assert "--numa isolate" in said.message
 
 
 def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

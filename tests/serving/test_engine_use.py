@@ -236,12 +236,23 @@ def test_one_that_came_and_went_between_two_looks_is_seen_once(server: socket.so
     assert not Connections(server.getsockname()[1]).look(), "what was before it came is no use"
 
 
+def close(client: socket.socket, accepted: socket.socket) -> int:
+    """Close a connection, on the side of the engine first, which leaves its trace there; return
+    the client's port."""
+    port = client.getsockname()[1]
+    accepted.close()
+    assert client.recv(1) == b""
+    client.close()
+    return port
+
+
 def test_our_own_are_left_out(server: socket.socket):
     connections = Connections(server.getsockname()[1])
     client, accepted = connect(server)
-    connections.leave_out(client.getsockname()[1])
-    assert not connections.look()
+    port = client.getsockname()[1]
     client.close()
+    connections.leave_out(port)
+    assert not connections.look(), "the engine has not closed it yet"
     accepted.close()
     assert not connections.look()
 
@@ -249,10 +260,27 @@ def test_our_own_are_left_out(server: socket.socket):
 def test_our_own_are_left_out_as_long_as_they_are_seen(server: socket.socket):
     """Two each second, for the minute in which what is closed is seen."""
     connections = Connections(server.getsockname()[1])
-    for _ in range(150):
-        client, accepted = connect(server)
-        connections.leave_out(client.getsockname()[1])
-        accepted.close()  # which leaves its trace on the side of the engine
-        assert client.recv(1) == b""
-        client.close()
+    for _ in range(300):
+        connections.leave_out(close(*connect(server)))
         assert not connections.look()
+
+
+def test_a_client_with_a_port_that_was_ours_is_seen(server: socket.socket):
+    """The system gives a port anew, and the agent may have asked from it before."""
+    connections = Connections(server.getsockname()[1])
+    client, accepted = connect(server)
+    with client, accepted:
+        connections.leave_out(client.getsockname()[1])
+        assert connections.look()
+
+
+def test_a_port_is_not_ours_once_nothing_is_seen_of_it(server: socket.socket):
+    connections = Connections(server.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    connections.leave_out(port)
+    assert not connections.look()
+    here = server.getsockname()[:2]
+    client = socket.create_connection(here, source_address=(here[0], port))
+    close(client, server.accept()[0])
+    assert connections.look()

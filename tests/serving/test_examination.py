@@ -7,6 +7,7 @@ import pytest
 
 from longshore.activities.serving import examination
 from longshore.activities.serving.examination import examine
+from longshore.models.model_memory import CacheType
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import LLAMA_CPP, ModelSpec, Runtime
 from tests.support.gguf_models import Model
@@ -114,6 +115,23 @@ def test_what_an_engine_cannot_be_asked_is_told_by_its_field(tmp_path: Path) -> 
     blocks = ModelSpec.model_validate({"name": "m", "source": file, "cache_type": "q8_0"})
     (why,) = examine(blocks, BUILT_IN[LLAMA_CPP]).problems
     assert why.startswith("cache_type: a cache of type q8_0 has blocks of 32 numbers, and a head")
+
+
+@pytest.mark.parametrize("memory", [None, 5])
+@pytest.mark.parametrize("kind", CacheType)
+def test_ollama_is_given_no_cache_type_that_it_would_replace(
+    tmp_path: Path, kind: CacheType, memory: float | None
+) -> None:
+    """It says so in its log alone, and f16 takes more than most."""
+    file = str(write_gguf(Model(width=256, heads=4, key_heads=2), tmp_path / "tiny.gguf", None))
+    spec = ModelSpec(name="m", source=file, cache_type=kind, memory=memory)
+    found = examine(spec, BUILT_IN["ollama"]).problems
+    if kind in (CacheType.F16, CacheType.Q8_0, CacheType.Q4_0):
+        assert found == ()
+        return
+    (why,) = found
+    assert why.startswith(f"cache_type: is {kind}, and ollama takes f16, q8_0, q4_0 alone")
+    assert examine(spec, BUILT_IN[LLAMA_CPP]).problems == ()
 
 
 def test_what_a_runtime_has_no_place_for_is_told(tmp_path: Path) -> None:

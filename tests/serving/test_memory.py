@@ -24,6 +24,8 @@ _BASE = Model(layers=6, width=512, heads=8, key_heads=2, inner=1024, vocabulary=
 _GEMMA2 = replace(_BASE, architecture="gemma2", key=64, window=1024, tied=True)
 _GEMMA3 = replace(_BASE, architecture="gemma3", key=64, window=512, tied=True)
 _COHERE2 = replace(_BASE, architecture="cohere2", window=512, tied=True)
+_NARROW = replace(_BASE, layers=2, width=1024, inner=64, experts=16, used=16, vocabulary=400)
+"""All of its experts are asked, and each puts out more than is inside it."""
 _TYPES = gguf.GGMLQuantizationType
 MODELS = {
     "llama": _BASE,
@@ -33,6 +35,10 @@ MODELS = {
     "llama-q2_0": replace(_BASE, type=Packed.Q2_0),
     "llama-tied": replace(_BASE, tied=True),
     "llama-experts": replace(_BASE, experts=8, used=2),
+    "llama-narrow-experts": _NARROW,
+    "llama-half-as-wide-experts": replace(_NARROW, inner=512, experts=8, used=8),
+    "llama-nearly-half-as-wide-experts": replace(_NARROW, inner=480, experts=8, used=8),
+    "llama-packed-narrow-experts": replace(_NARROW, inner=256, type=_TYPES.Q4_0),
     "llama-without-kv-heads": replace(_BASE, key_heads=None),
     "llama-wide-heads": replace(_BASE, heads=32, key_heads=4, key=64, width=256, inner=512),
     "llama-wide-inside": replace(_BASE, width=256, heads=4, inner=8192, layers=2),
@@ -40,6 +46,10 @@ MODELS = {
     "qwen2": replace(_BASE, architecture="qwen2"),
     "qwen3": replace(_BASE, architecture="qwen3", key=64),
     "qwen3moe": replace(_BASE, architecture="qwen3moe", key=64, experts=8, used=2),
+    "qwen3moe-narrow-experts": replace(_NARROW, architecture="qwen3moe", key=64, used=8),
+    "qwen3moe-many-experts": replace(
+        _NARROW, architecture="qwen3moe", key=64, width=2048, experts=32, used=32
+    ),
     "gemma": replace(_BASE, architecture="gemma", key=64, tied=True),
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA3,
@@ -58,6 +68,7 @@ MODELS = {
     "cohere2-list-of-numbers": replace(_COHERE2, pattern=(1, 0, 2, 0, 1, 0)),
     "cohere2-window-0": replace(_COHERE2, window=0),
     "deepseek2": replace(_BASE, architecture="deepseek2"),
+    "deepseek2-narrow-experts": replace(_NARROW, architecture="deepseek2", used=8),
     "deepseek2-older": replace(_BASE, architecture="deepseek2", latent=False),
     "mamba": replace(_BASE, architecture="mamba"),
     "mamba-wide": replace(_BASE, architecture="mamba", width=1024, layers=2),
@@ -78,6 +89,7 @@ WAYS = {
     "plain": Serving(),
     "three-requests": Serving(context=1000, concurrency=3),
     "long": Serving(context=16_384, concurrency=2, cache_type=CacheType.Q8_0),
+    "large-batch": Serving(batch=2048),
     "small-batch": Serving(context=300, concurrency=5, cache_type=CacheType.Q4_0, batch=64),
     "many-requests": Serving(context=256, concurrency=128),
     "whole-numbers": Serving(context=16_384, concurrency=4, cache_type=CacheType.F32),
@@ -110,6 +122,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         *product(("llama-wide-inside", "gemma3", "mamba-wide"), ("more-requests-than-tokens",)),
         ("mamba", "many-requests"),
+        ("qwen3moe-many-experts", "large-batch"),
         *product(
             ("llama", "gemma3", "gemma2", "deepseek2", "deepseek2-older"), ("whole-numbers",)
         ),

@@ -35,13 +35,13 @@ _VALUES = {
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(folder: Path, **values: str) -> Iterator[subprocess.Popen[bytes]]:
     (folder / "bin").mkdir()
     program = folder / "bin" / "ollama"
     program.write_text(_PROGRAM)
     program.chmod(0o755)
     (folder / "tmp").mkdir()
-    command = [each.format(**_VALUES) for each in BUILT_IN["ollama"].command]
+    command = [each.format(**_VALUES | values) for each in BUILT_IN["ollama"].command]
     environment = {
         "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "SEEN": str(folder),
         "TMPDIR": str(folder / "tmp"),
@@ -77,6 +77,13 @@ async def test_it_serves_one_model_and_leaves_nothing_behind(tmp_path: Path):
         process.wait(timeout=60)
         assert (tmp_path / "stopped").exists()
         assert list((tmp_path / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize(("host", "named"), [("::1", "[::1]:4711"), ("10.0.0.7", "10.0.0.7:4711")])
+async def test_an_address_of_ipv6_has_brackets(tmp_path: Path, host: str, named: str):
+    with running(tmp_path, host=host):
+        await eventually(read(tmp_path / "modelfile"))
+        assert f"OLLAMA_HOST={named}\n" in read(tmp_path / "env")()
 
 
 async def test_a_model_that_it_does_not_take_ends_it(tmp_path: Path):

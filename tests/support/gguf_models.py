@@ -143,10 +143,11 @@ def _keys(writer: Any, model: Model) -> None:
         writer.add_kv_lora_rank(RANK)
         writer.add_q_lora_rank(RANK)
         writer.add_rope_dimension_count(ROPE)
-        writer.add_leading_dense_block_count(model.layers)
-        writer.add_expert_count(8)
-        writer.add_expert_used_count(2)
-        writer.add_expert_feed_forward_length(64)
+        writer.add_leading_dense_block_count(0 if model.experts else model.layers)
+        if not model.experts:
+            writer.add_expert_count(8)
+            writer.add_expert_used_count(2)
+            writer.add_expert_feed_forward_length(64)
         writer.add_expert_shared_count(1)
         writer.add_expert_weights_scale(1.0)
     else:
@@ -296,6 +297,16 @@ def _experts(model: Model) -> list[tuple[str, tuple[int, ...]]]:
         ("ffn_gate_exps.weight", (experts, inner, width)),
         ("ffn_up_exps.weight", (experts, inner, width)),
         ("ffn_down_exps.weight", (experts, width, inner)),
+        *(_shared(width, inner) if model.architecture == "deepseek2" else ()),
+    ]
+
+
+def _shared(width: int, inner: int) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the expert that each token has beside its own ones."""
+    return [
+        ("ffn_gate_shexp.weight", (inner, width)),
+        ("ffn_up_shexp.weight", (inner, width)),
+        ("ffn_down_shexp.weight", (width, inner)),
     ]
 
 

@@ -50,12 +50,13 @@ class RecordedService:
         # Of a model of its own: what engines of one take counts for all of its services.
         model = MODEL.model_copy(update={"source": f"/m/{pool}.gguf"})
         self.engine = ENGINE.model_copy(update={"model": model})
+        self.model_revision = 1
 
     async def record(self, sizes: Sequence[EngineSize] = (), **fields: Any) -> int:
         given = {"name": self.name, "model": "tiny", "pool": self.pool, "drain": 0, **fields}
         async with self.control.transaction() as connection:
             spec = ServiceSpec.model_validate(given)
-            return await record_service(connection, spec, self.engine, 1, sizes)
+            return await record_service(connection, spec, self.engine, self.model_revision, sizes)
 
     async def look(self, *notices: EngineNotice, attempt: int = 1) -> ServiceProgress:
         step = ActivityEnvironment()
