@@ -30,6 +30,7 @@ from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import LeaseEnd
 from longshore.models.node import Node
+from longshore.models.packing import PackingPolicy
 from longshore.models.placement import RunningJob
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import (
@@ -122,7 +123,9 @@ async def read_inputs(
     waiting = await with_engine_turns(
         connection, pool, waiting, works, spec.preemption, await clock(connection), served
     )
-    queue, nodes = await with_locality(connection, pool, spec.packing, waiting, nodes)
+    queue, works, nodes = await _with_locality(
+        connection, pool, spec.packing, waiting, works, nodes
+    )
     return PreemptionInputs(
         spec=spec,
         nodes=nodes,
@@ -142,7 +145,8 @@ async def may_stop_any(
     names: AbstractSet[str],
     now: datetime,
 ) -> bool:
-    """Return whether any job that runs on these nodes of the pool may be stopped for this one."""
+    """Return whether any job that runs on these nodes of the pool may be stopped for this one, as
+    its queue has it."""
     if not spec.preemption.enabled or not names:
         return False
     shares = await load_running(connection, spec.name)
@@ -150,12 +154,31 @@ async def may_stop_any(
     yielding = None
     if spec.packing.by_rank:
         nodes = await load_nodes(connection, spec.name)
-        yielding = Yielding(works, [job], nodes, spec.preemption, spec.packing, now)
+        queue, works, nodes = await _with_locality(
+            connection, spec.name, spec.packing, [job], works, nodes
+        )
+        yielding = Yielding(works, queue, nodes, spec.preemption, spec.packing, now)
     return any(
         why_not(work, job, spec.preemption, now, yielding, spec.packing.funding) is None
         for work in works
         if not names.isdisjoint(work.nodes)
     )
+
+
+async def _with_locality(
+    connection: AsyncConnection, pool: str, packing: PackingPolicy,
+    waiting: Sequence[JobRequest], works: tuple[RunningWork, ...], nodes: tuple[Node, ...],
+) -> tuple[list[JobRequest], tuple[RunningWork, ...], tuple[Node, ...]]:  # fmt: skip
+    """Return what waits and what runs with their data as `with_locality` has it, and the nodes
+    with what they hold of it. Where the order weighs data, both are ranked by the same."""
+    ranked = works if packing.ranks_by_data else ()
+    asked = [*waiting, *(work.request for work in ranked)]
+    jobs, nodes = await with_locality(connection, pool, packing, asked, nodes)
+    located = tuple(
+        work.model_copy(update={"request": request})
+        for work, request in zip(ranked, jobs[len(waiting) :], strict=True)
+    )
+    return jobs[: len(waiting)], located or works, nodes
 
 
 async def load_running_work(
