@@ -228,6 +228,9 @@ def _work(
         tenant=spec.tenant,
         shares=shares,
         started_at=row["placed_at"],
+        # Of one that has never saved it does not matter: it is stopped for nobody of its class.
+        begun=row["saved_at"] is None or row["first_saved_at"] is not None,
+        begun_at=row["first_saved_at"],
         expected_end=max(end_at(each.expected_end, each.ends, row["now"]) for each in shares),
         checkpoint=_checkpoint(spec, row),
         no_store=store_away if spec.checkpoint and spec.checkpoint.store else "",
@@ -354,6 +357,8 @@ _WORK = """
     SELECT j.id, j.spec, j.submitted_at, held.attempt, held.placed_at, held.price,
            held.counted_as, held.waited, held.attained, held.learnt, clock_timestamp() AS now,
            c.saved_at, c.write_seconds, c.bytes, c.step,
+           (SELECT min(saved_at) FROM job_checkpoints
+             WHERE job_id = j.id AND attempt = held.attempt) AS first_saved_at,
            r.attempt AS engine_attempt, r.stage, r.ready_at, r.idle_since, r.uses, r.load_seconds,
            (SELECT array_agg(e.ended_at ORDER BY e.ended_at) FROM placements e
              WHERE e.job_id = j.id AND e.rank = 0
@@ -370,7 +375,8 @@ _WORK = """
                           ORDER BY attempt DESC, number DESC LIMIT 1) c ON true
      ORDER BY j.id
 """
-"""Who gave up ranks in place was not stopped: rank 0 never leaves so."""
+"""Who gave up ranks in place was not stopped: rank 0 never leaves so. That a process has begun
+shows in the first save of its attempt."""
 
 _UNDER_WAY = f"""
     SELECT d.for_job, d.plan, max(d.frees_by) AS frees_by,
