@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.models.data import READY
-from longshore.models.job_request import JobRequest
+from longshore.models.job_request import JobRequest, checkpoint_name
 from longshore.models.messages import LeaseEnd
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
@@ -64,7 +64,7 @@ async def load_locality(
     if again := [job.id for job in queue if job.attempt > 1 and job.gang is None]:
         rows = await connection.execute(text(_CHECKPOINTS), {"ids": again, "left": _LEFT})
         for row in rows:
-            name = f"checkpoint of {row.job_id}"
+            name = checkpoint_name(row.job_id)
             checkpoints[row.job_id] = {name: row.bytes / 1e9}
             held.setdefault(row.node_id, set()).add(name)
     jobs = [_with_checkpoint(_parted(job, in_part), checkpoints.get(job.id, {})) for job in queue]

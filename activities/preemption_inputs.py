@@ -30,6 +30,7 @@ from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import LeaseEnd
 from longshore.models.node import Node
+from longshore.models.packing import PackingPolicy
 from longshore.models.placement import RunningJob
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import (
@@ -122,7 +123,9 @@ async def read_inputs(
     waiting = await with_engine_turns(
         connection, pool, waiting, works, spec.preemption, await clock(connection), served
     )
-    queue, nodes = await with_locality(connection, pool, spec.packing, waiting, nodes)
+    queue, works, nodes = await _with_locality(
+        connection, pool, spec.packing, waiting, works, nodes
+    )
     return PreemptionInputs(
         spec=spec,
         nodes=nodes,
@@ -142,7 +145,8 @@ async def may_stop_any(
     names: AbstractSet[str],
     now: datetime,
 ) -> bool:
-    """Return whether any job that runs on these nodes of the pool may be stopped for this one."""
+    """Return whether any job that runs on these nodes of the pool may be stopped for this one, as
+    its queue has it."""
     if not spec.preemption.enabled or not names:
         return False
     shares = await load_running(connection, spec.name)
@@ -150,12 +154,31 @@ async def may_stop_any(
     yielding = None
     if spec.packing.by_rank:
         nodes = await load_nodes(connection, spec.name)
-        yielding = Yielding(works, [job], nodes, spec.preemption, spec.packing, now)
+        queue, works, nodes = await _with_locality(
+            connection, spec.name, spec.packing, [job], works, nodes
+        )
+        yielding = Yielding(works, queue, nodes, spec.preemption, spec.packing, now)
     return any(
         why_not(work, job, spec.preemption, now, yielding, spec.packing.funding) is None
         for work in works
         if not names.isdisjoint(work.nodes)
     )
+
+
+async def _with_locality(
+    connection: AsyncConnection, pool: str, packing: PackingPolicy,
+    waiting: Sequence[JobRequest], works: tuple[RunningWork, ...], nodes: tuple[Node, ...],
+) -> tuple[list[JobRequest], tuple[RunningWork, ...], tuple[Node, ...]]:  # fmt: skip
+    """Return what waits and what runs with their data as `with_locality` has it, and the nodes
+    with what they hold of it. Where the order weighs data, both are ranked by the same."""
+    ranked = works if packing.ranks_by_data else ()
+    asked = [*waiting, *(work.request for work in ranked)]
+    jobs, nodes = await with_locality(connection, pool, packing, asked, nodes)
+    located = tuple(
+        work.model_copy(update={"request": request})
+        for work, request in zip(ranked, jobs[len(waiting) :], strict=True)
+    )
+    return jobs[: len(waiting)], located or works, nodes
 
 
 async def load_running_work(
@@ -205,6 +228,9 @@ def _work(
         tenant=spec.tenant,
         shares=shares,
         started_at=row["placed_at"],
+        # Of one that has never saved it does not matter: it is stopped for nobody of its class.
+        begun=row["saved_at"] is None or row["first_saved_at"] is not None,
+        begun_at=row["first_saved_at"],
         expected_end=max(end_at(each.expected_end, each.ends, row["now"]) for each in shares),
         checkpoint=_checkpoint(spec, row),
         no_store=store_away if spec.checkpoint and spec.checkpoint.store else "",
@@ -331,6 +357,8 @@ _WORK = """
     SELECT j.id, j.spec, j.submitted_at, held.attempt, held.placed_at, held.price,
            held.counted_as, held.waited, held.attained, held.learnt, clock_timestamp() AS now,
            c.saved_at, c.write_seconds, c.bytes, c.step,
+           (SELECT min(saved_at) FROM job_checkpoints
+             WHERE job_id = j.id AND attempt = held.attempt) AS first_saved_at,
            r.attempt AS engine_attempt, r.stage, r.ready_at, r.idle_since, r.uses, r.load_seconds,
            (SELECT array_agg(e.ended_at ORDER BY e.ended_at) FROM placements e
              WHERE e.job_id = j.id AND e.rank = 0
@@ -347,7 +375,8 @@ _WORK = """
                           ORDER BY attempt DESC, number DESC LIMIT 1) c ON true
      ORDER BY j.id
 """
-"""Who gave up ranks in place was not stopped: rank 0 never leaves so."""
+"""Who gave up ranks in place was not stopped: rank 0 never leaves so. That a process has begun
+shows in the first save of its attempt."""
 
 _UNDER_WAY = f"""
     SELECT d.for_job, d.plan, max(d.frees_by) AS frees_by,

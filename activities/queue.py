@@ -83,8 +83,8 @@ class QueueActivities:
                     # Of a later attempt it is the job itself that is on record as ended.
                     over = request.attempt == 1 and await why_over(connection, request)
                     return EnqueueReply(queued=False, refusal=refusal, other=refusal == over)
-                if request.attempt == 1 and pool.packing.by_rank:
-                    await take_over(connection, request)
+                if request.attempt == 1 and pool.packing.by_rank and not request.held:
+                    await take_over(connection, request.job_id)
                 poke = not request.held and await mark_poked(connection, spec.pool)
                 await failpoint("enqueue.before-commit")
         except DataError as error:
@@ -106,7 +106,8 @@ class QueueActivities:
     async def set_hold(self, request: HoldRequest) -> None:
         """Keep a queued job out of placement, or let it in again. A hold is no wait.
 
-        What was bought for it before it was let in counts no more: more may be bought.
+        What was bought for it before it was let in counts no more: more may be bought. In a pool
+        by rank it takes over the time of one of its name that has just ended, as when it comes.
         """
         async with self._database.transaction() as connection:
             pool = await connection.scalar(
@@ -140,6 +141,8 @@ class QueueActivities:
                     text("DELETE FROM start_estimates WHERE job_id = :id AND attempt = :attempt"),
                     {"id": request.key.job_id, "attempt": request.key.attempt},
                 )
+            if pool and not request.held and (await load_pool(connection, pool)).packing.by_rank:
+                await take_over(connection, request.key.job_id)
             poke = pool and not request.held and await mark_poked(connection, pool)
             await failpoint("set_hold.before-commit")
         await failpoint("set_hold.after-commit")

@@ -27,7 +27,8 @@ from longshore.scheduling.unready_nodes import in_the_way_for_good
 from longshore.scheduling.words import format_rejected
 
 HANDED_ON_WITHIN = timedelta(minutes=10)
-"""After the end of a job, one of its tenant and name takes over the time that it has run."""
+"""After the end of a job, one of its tenant and name takes over the time that it has run: all of
+it at once, less the later it comes, and nothing after this."""
 
 
 async def put_into_queue(
@@ -73,15 +74,10 @@ async def put_into_queue(
     return ""
 
 
-async def take_over(connection: AsyncConnection, request: EnqueueRequest) -> None:
-    """Give a job that has come into the queue the time run of one of its name that has just ended:
-    who cuts a job into pieces does not begin anew with each."""
-    spec = request.spec
-    asked = {
-        "id": request.job_id, "tenant": spec.tenant, "name": spec.name, "pool": spec.pool,
-        "within": HANDED_ON_WITHIN,
-    }  # fmt: skip
-    await connection.execute(text(_TAKE_OVER), asked)
+async def take_over(connection: AsyncConnection, job_id: str) -> None:
+    """Give a job that may start from now on, and has never been placed, the time run of one of its
+    name that has just ended: who cuts a job into pieces does not begin anew with each."""
+    await connection.execute(text(_TAKE_OVER), {"id": job_id, "within": HANDED_ON_WITHIN})
 
 
 async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
@@ -274,12 +270,16 @@ then: see `activities.checkpoints.rows`."""
 
 _TAKE_OVER = """
     WITH ended AS (
-        SELECT j.id, p.attained + greatest(p.ended_at - p.placed_at, interval '0') AS ran
-          FROM jobs j
+        SELECT j.id,
+               (p.attained + greatest(p.ended_at - p.placed_at, interval '0'))
+               * (1 - greatest(extract(epoch FROM clock_timestamp() - j.ended_at), 0)
+                      / extract(epoch FROM CAST(:within AS interval))) AS ran
+          FROM jobs me
+          JOIN jobs j ON j.tenant = me.tenant AND j.name = me.name AND j.pool = me.pool
+           AND j.id <> me.id
           JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id
                          ORDER BY attempt DESC, rank LIMIT 1) p ON true
-         WHERE j.tenant = :tenant AND j.name = :name AND j.pool = :pool AND j.id <> :id
-           AND j.handed_to IS NULL
+         WHERE me.id = :id AND j.handed_to IS NULL
            AND j.ended_at > clock_timestamp() - CAST(:within AS interval)
            AND NOT EXISTS (SELECT FROM jobs o WHERE o.handed_to = :id)
            AND EXISTS (SELECT FROM queue WHERE job_id = :id AND attempt = 1)
@@ -292,8 +292,10 @@ _TAKE_OVER = """
        SET attained = taken.ran,
            learnt = jsonb_set(q.learnt, '{taken_over}',
                               to_jsonb(CAST(ceil(extract(epoch FROM taken.ran)) AS bigint)))
-      FROM (SELECT least(ran, interval '3653 days') AS ran FROM handed) taken
+      FROM (SELECT greatest(least(ran, interval '3653 days'), interval '0') AS ran
+              FROM handed) taken
      WHERE q.job_id = :id AND q.attempt = 1
 """
 """Each end hands on to one successor alone: to every one it would be ruin for who calls all of
-their jobs by one name."""
+their jobs by one name. By the pause: else what comes at its own times, as the runs of a schedule,
+would have run for ever; who cuts a job into pieces pays for it with GPUs that it does not hold."""

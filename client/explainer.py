@@ -186,7 +186,7 @@ class Explainer:
                     )
                 )
                 could = {each.node_id for each in alone.rejections if not each.permanent}
-                may_stop = await may_stop_any(connection, pool, request, could, moment)
+                may_stop = await may_stop_any(connection, pool, entry.request, could, moment)
                 if job.elements is None and pool.preemption.enabled:
                     most = min(_MOST_WEIGHED, _MOST_PAIRS // max(len(nodes), 1))
                     weighs = request.runs_engine or (

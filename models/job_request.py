@@ -304,6 +304,12 @@ def fetched_name(source: str, tenant: str) -> str:
     return f"{_FETCHED}{source} of {tenant}"
 
 
+def checkpoint_name(job_id: str) -> str:
+    """Return the name, among `JobRequest.data`, of the checkpoint that a job goes on from: a node
+    that it left has that."""
+    return f"checkpoint of {job_id}"
+
+
 def _data_of(spec: JobSpec) -> dict[str, float]:
     """Return what a job reads, with its GB; 0 where that is not known."""
     return {

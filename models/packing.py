@@ -231,3 +231,8 @@ class PackingPolicy(Frozen):
     def reads_data(self) -> bool:
         """Whether it matters what nodes hold."""
         return bool(self.weights.locality or (self.score and self.score.used.data))
+
+    @property
+    def ranks_by_data(self) -> bool:
+        """Whether jobs that run yield by what nodes hold of their data and of others'."""
+        return self.by_rank and self.score is not None and bool(self.score.used.data)

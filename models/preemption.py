@@ -159,6 +159,11 @@ class RunningWork(Frozen):
     shares: tuple[RunningJob, ...] = Field(min_length=1)
     """What it holds of each of its nodes."""
     started_at: Instant
+    begun: bool = Field(default=True, exclude_if=lambda begun: begun)
+    """Whether its process is known to have begun: until then its image, data and checkpoint may be
+    on the way."""
+    begun_at: Instant | None = Field(default=None, exclude_if=lambda at: at is None)
+    """By when it had; None: when it was placed."""
     expected_end: Instant
     checkpoint: WorkCheckpoint | None = None
     """None where it cannot save."""

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
-from longshore.models.job_request import JobRequest
+from longshore.models.job_request import JobRequest, checkpoint_name
 from longshore.models.node import Node
 from longshore.models.packing import GPUChoice, PackingPolicy
 from longshore.models.score import DIFFERING
@@ -120,7 +120,7 @@ class Scores:
         return {
             "fair_share": self._share(job.tenant),
             "topology": near,
-            "data": data_ready(job.data, self._held),
+            "data": data_ready(_reads(job), self._held),
             "checkpoint": checkpoint(by_itself=can_stop, when_asked=job.saves),
             "conformance": alike,
         }
@@ -173,6 +173,15 @@ class Scores:
             conforming=max(prints.values(), default=0),
             topologies=tuple({node.topology for node in nodes if node.topology}),
         )
+
+
+def _reads(job: JobRequest) -> Mapping[str, float]:
+    """Return the data of a job without the checkpoint that it goes on from, which it has while it
+    waits alone: who is stopped would rank above whom it is stopped for."""
+    own = checkpoint_name(job.id)
+    if own not in job.data:
+        return job.data
+    return {name: size for name, size in job.data.items() if name != own}
 
 
 class _Kind(NamedTuple):

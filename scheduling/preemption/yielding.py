@@ -69,7 +69,7 @@ class Yielding:
 
     def is_too_soon(self, work: RunningWork) -> bool:
         """Return whether a job has begun too lately to yield to any of its class."""
-        return self._ran(work) < self._least_run(work)
+        return not work.begun or self._ran(work) < self._least_run(work)
 
     def why_not(self, work: RunningWork, job: JobRequest) -> str | None:
         """Return why a running job of the same class does not yield to `job`."""
@@ -93,11 +93,22 @@ class Yielding:
     def _too_soon(self, work: RunningWork) -> str | None:
         if not self.is_too_soon(work):
             return None
-        ran, least = in_seconds(self._ran(work)), in_seconds(self._least_run(work))
-        return f"was placed {ran} ago, and yields once it has run for {least}"
+        least = in_seconds(self._least_run(work))
+        placed = in_seconds(max(self._now - work.started_at, timedelta(0)))
+        if not work.begun:
+            return (
+                f"was placed {placed} ago and has not saved since, so it may not have begun: it "
+                f"yields {least} after it has"
+            )
+        if work.begun_at is not None:
+            ran = in_seconds(self._ran(work))
+            return f"saved first {ran} ago there, and yields once that is {least} ago"
+        return f"was placed {placed} ago, and yields once it has run for {least}"
 
     def _ran(self, work: RunningWork) -> timedelta:
-        return max(self._now - work.started_at, timedelta(0))
+        """Return for how long its process has run at least: what it needs to begin is no work."""
+        since = max(work.started_at, work.begun_at or work.started_at)
+        return max(self._now - since, timedelta(0))
 
     def _least_run(self, work: RunningWork) -> timedelta:
         stop = save_time(work) + self._policy.restart

@@ -13,7 +13,7 @@ from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.snapshot import load_nodes, load_place, load_pool, read_queue
 from longshore.activities.views import set_pool
 from longshore.models.checkpoint import CheckpointInfo
-from longshore.models.messages import LeaseEnd, ReleaseRequest
+from longshore.models.messages import HoldRequest, LeaseEnd, ReleaseRequest
 from longshore.models.packing import QueueOrder
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import PoolPacking, PoolSpec
@@ -45,6 +45,27 @@ async def test_a_job_that_has_run_for_hours_yields_to_one_of_its_class(pool: Led
     (row,) = await pool.rows("SELECT job_id, for_job, plan FROM preemptions")
     assert (row["job_id"], row["for_job"]) == ("long", "new")
     assert row["plan"]["reason"].startswith("stop long, which yields to twice its rank: ")
+
+
+async def test_who_has_not_saved_since_it_was_placed_again_is_not_stopped(pool: Ledger):
+    """Nobody knows whether it has begun: its image or its data may still come."""
+    await _stopped(pool, 1)
+    await pool.cycle("second")
+    await _ran(pool, "10 hours", attempt=2)
+    await _ended_before(pool, "1 day")  # it was not stopped of late
+    await pool.enqueue("new", **ASKS)
+    await pool.cycle("third")
+    assert await pool.rows("SELECT FROM preemptions") == []
+    await _saved(pool, 2)  # an hour ago
+    await pool.cycle("fourth")
+    assert await pool.rows("SELECT attempt FROM preemptions") == [{"attempt": 2}]
+
+
+async def test_it_runs_for_ten_minutes_from_its_first_save_on(pool: Ledger):
+    await pool.rows("UPDATE job_checkpoints SET saved_at = saved_at + interval '55 minutes'")
+    await pool.enqueue("new", **ASKS)
+    await pool.cycle("second")
+    assert await pool.rows("SELECT FROM preemptions") == []
 
 
 @pytest.mark.parametrize("why", ["by age", "no save", "higher"])
@@ -131,8 +152,51 @@ async def test_an_end_hands_its_time_run_to_one_successor_of_its_name(
         await pool.enqueue("second", name="long", **ASKS)
     rows = await pool.rows("SELECT job_id, extract(epoch FROM attained) AS ran FROM queue")
     ran = {row["job_id"]: float(row["ran"]) for row in rows}
-    assert ran["piece"] == pytest.approx(36_000 if hands_on else 0, abs=60)
+    assert ran["piece"] == pytest.approx(36_000 if hands_on else 0, abs=600 if hands_on else 0)
     assert ran["second"] == 0
+
+
+async def test_it_hands_on_less_the_longer_the_pause_was(pool: Ledger):
+    """So what comes at its own times, as runs of a schedule do, does not pile up."""
+    await pool.finish("long")
+    await pool.rows("UPDATE jobs SET ended_at = ended_at - interval '4 minutes'")
+    async with pool.listening("piece"):
+        await pool.enqueue("piece", name="long", **ASKS)
+    assert await _attained(pool, "queue") == [pytest.approx(0.6 * 36_000, abs=600)]
+
+
+async def test_runs_with_pauses_between_them_do_not_pile_up(ledger: Ledger):
+    """Six minutes every ten, as by a schedule: each comes with less than ten of the others."""
+    await _set_order(ledger, QueueOrder.ATTAINED_SERVICE)
+    await ledger.register(gpus=2)
+    names = [f"eval-{number}" for number in range(12)]
+    async with ledger.listening(*names):
+        for name in names:
+            await ledger.enqueue(name, name="eval", **ASKS)
+            assert await ledger.value("SELECT attained FROM queue") <= timedelta(minutes=10)
+            assert (await ledger.cycle(name)).placed == 1
+            await _ran(ledger, "6 minutes")
+            await ledger.finish(name)
+            await ledger.rows("UPDATE jobs SET ended_at = ended_at - interval '4 minutes'")
+    assert await ledger.value("SELECT max(attained) FROM placements") > timedelta(minutes=8)
+
+
+@pytest.mark.parametrize("begin_only", [False, True], ids=["hold", "begin"])
+async def test_a_piece_that_was_submitted_ahead_takes_over_when_it_may_start(
+    pool: Ledger, begin_only: bool
+):
+    """It was held until the one before it has ended."""
+    async with pool.listening("piece", "next"):
+        for name in ("piece", "next"):
+            await pool.enqueue(name, name="long", held=True, **ASKS)
+        await pool.finish("long")
+        key = PlacementKey(job_id="piece", attempt=1)
+        for held in (True, False, False):  # told again
+            request = HoldRequest(key=key, held=held, begin_only=begin_only and held)
+            await pool.run(pool.queue.set_hold, request)
+        handed = await pool.rows("SELECT job_id, extract(epoch FROM attained) AS ran FROM queue")
+    ran = {row["job_id"]: float(row["ran"]) for row in handed}
+    assert ran == {"piece": pytest.approx(36_000, abs=600), "next": 0}
 
 
 async def test_who_never_ran_hands_on_nothing_and_gives_back_what_it_took_over(pool: Ledger):
@@ -141,7 +205,7 @@ async def test_who_never_ran_hands_on_nothing_and_gives_back_what_it_took_over(p
         await pool.enqueue("piece", name="long", **ASKS)
         await pool.finish("piece")
         await pool.enqueue("next", name="long", **ASKS)
-    assert await _attained(pool, "queue WHERE job_id = 'next'") == [pytest.approx(36_000, abs=60)]
+    assert await _attained(pool, "queue WHERE job_id = 'next'") == [pytest.approx(36_000, abs=600)]
 
 
 async def test_of_two_that_come_at_once_one_takes_over(pool: Ledger):
@@ -205,6 +269,17 @@ async def _ran(ledger: Ledger, time: str, attempt: int = 1) -> None:
         " WHERE attempt = :attempt",
         time=time, attempt=attempt,
     )  # fmt: skip
+    await ledger.rows("ALTER TABLE placements ENABLE TRIGGER USER")
+
+
+async def _ended_before(ledger: Ledger, time: str) -> None:
+    """Have the first attempt have been so much longer ago."""
+    await ledger.rows("ALTER TABLE placements DISABLE TRIGGER USER")
+    await ledger.rows(
+        "UPDATE placements SET placed_at = placed_at - CAST(:time AS interval),"
+        " ended_at = ended_at - CAST(:time AS interval) WHERE attempt = 1",
+        time=time,
+    )
     await ledger.rows("ALTER TABLE placements ENABLE TRIGGER USER")
 
 

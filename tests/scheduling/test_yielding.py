@@ -84,6 +84,16 @@ def test_what_has_run_for_hours_yields_to_a_newcomer_of_its_class():
             {"ran": 20 * MINUTE, "checkpoint": saved(MINUTE, MINUTE, grace=HOUR)},
             "was placed 20m ago, and yields once it has run for 25m",
         ),
+        # What it needs to begin is no work: its image, its data.
+        (
+            {"begun": False},
+            "was placed 5h ago and has not saved since, so it may not have begun: it yields "
+            "18m20s after it has",
+        ),
+        (
+            {"begun_at": NOW - 18 * MINUTE},
+            "saved first 18m ago there, and yields once that is 18m20s ago",
+        ),
         ({"checkpoint": None}, "cannot save, and is of the same class"),
         (
             {"checkpoint": saved(MINUTE, write=timedelta(minutes=9))},
