@@ -19,6 +19,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -128,6 +129,14 @@ class DataCache:
                 fetch.pending.clear()
                 fetch.given_up.set()
                 fetch.release()
+
+    def retry_first(self, fetch: Fetch) -> None:
+        """Have files that have failed tried again before all others."""
+        with self._guard:
+            again = [file for file in fetch.pending if file.path in fetch.retried]
+            if again and fetch.pending[0].path not in fetch.retried:
+                others = (file for file in fetch.pending if file.path not in fetch.retried)
+                fetch.pending = deque((*again, *others))
 
     def _joined(self, key: str, token: object, wanted: Wanted) -> Fetch | None:
         """Return a fetch that is under way, or done, and wanted by one more."""
@@ -318,10 +327,13 @@ class DataCache:
         elif why:
             tries = fetch.tries[file.path] = fetch.tries.get(file.path, 0) + 1
             if tries < TRIES:
+                fetch.retried[file.path] = why
                 fetch.pending.append(file)
                 fetch.retry_at = boot_clock() + FIRST_WAIT * 2 ** (tries - 1)
             else:
                 fetch.failed[file.path] = why
+        if file.path in fetch.tries and (size is not None or file.path in fetch.failed):
+            fetch.retried.pop(file.path, None)
         if fetch.given_up.is_set():
             fetch.release()
             return False

@@ -27,6 +27,7 @@ IN_IMAGE = "/longshore/data"
 _MOST_NAMED = 100
 
 Say = Callable[[str], None]
+Tell = Callable[[Sequence[str]], None]
 
 
 @dataclass
@@ -41,18 +42,25 @@ class Sets:
     """Why a data set could not be had at all."""
     folder: Path | None = None
     """Where its process finds them, by name."""
+    trouble: str = ""
+    """What could not be had, in one sentence; empty where nothing lacks."""
+    _told: set[str] = field(default_factory=set)
+    _say: Tell = lambda lines: None
+    _telling: asyncio.Task[None] | None = None
 
     @property
     def lacking(self) -> dict[str, str]:
         """What could not be had, names of data sets and of files of others, and why; where they
         are very many the last is ``300 more files``."""
-        found = dict(self.missing)
-        for name, fetch in self.fetches.items():
-            found |= {f"{name}/{path}": why for path, why in fetch.failed.copy().items()}
-        named = dict(islice(found.items(), _MOST_NAMED))
-        if (more := len(found) - len(named)) > 0:
-            named[count(more, "more file")] = "`longshore-wait PATH` tells of each"
-        return named
+        return _named(self._failed())
+
+    def tell(self, say: Tell) -> None:
+        """Have `say` hear what cannot be had: what lacks now, and until they are released what
+        fails later."""
+        self._say = say
+        self._tell_new("it starts without {}: {}")
+        if not all(fetch.done.is_set() for fetch in self.fetches.values()):
+            self._telling = asyncio.create_task(self._tell_later())
 
     @property
     def variables(self) -> dict[str, str]:
@@ -72,8 +80,44 @@ class Sets:
 
     def release(self) -> None:
         """Want them no more."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._tell_new()
+            lacked = {f"{name}/{path}": why for name, fetch in self.fetches.items()
+                      for path, why in fetch.retried.copy().items()}  # fmt: skip
+            self._told_lines("{} was not there when the process ended: {}", lacked)
         for fetch in self.fetches.values():
             self.cache.leave(fetch, self.token)
+
+    def _failed(self) -> dict[str, str]:
+        found = dict(self.missing)
+        for name, fetch in self.fetches.items():
+            found |= {f"{name}/{path}": why for path, why in fetch.failed.copy().items()}
+        return found
+
+    async def _tell_later(self) -> None:
+        done = False
+        while not done:
+            await asyncio.sleep(POLL_EVERY)
+            done = all(fetch.done.is_set() for fetch in self.fetches.values())
+            self._tell_new()
+
+    def _tell_new(self, words: str = "{} cannot be had: {}") -> None:
+        if len(self.missing) + sum(len(f.failed) for f in self.fetches.values()) == len(
+            self._told
+        ):
+            return
+        failed = self._failed()
+        self._told_lines(words, {each: failed[each] for each in failed if each not in self._told})
+        self._told = set(failed)
+        first, why = next(iter(failed.items()))
+        more = f" and {count(len(failed) - 1, 'more')}" if len(failed) > 1 else ""
+        said = f"{first}{more} cannot be had: {why}"
+        self.trouble = said.encode(errors="replace").decode()  # a name need be no text
+
+    def _told_lines(self, words: str, lacking: Mapping[str, str]) -> None:
+        if lines := [words.format(each, why) for each, why in _named(lacking).items()]:
+            self._say(lines)
 
     def _variables(self, folder: str) -> dict[str, str]:
         found = {"LONGSHORE_DATA_DIR": folder}
@@ -110,7 +154,7 @@ async def take_sets(
     try:
         await _want(sets, spec, replace(_NOBODY, placed=True), unwanted, image_folders)
         while waits := [name for name, fetch in sets.fetches.items()
-                        if not _may_start(fetch, asked[name])]:  # fmt: skip
+                        if not _may_start(cache, fetch, asked[name])]:  # fmt: skip
             say("; ".join(_words(name, sets.fetches[name]) for name in waits))
             await _pause(unwanted)
         say("")
@@ -178,9 +222,24 @@ async def _want(
             sets.missing[name] = str(error)
 
 
-def _may_start(fetch: Fetch, data: DataSet) -> bool:
+def _may_start(cache: DataCache, fetch: Fetch, data: DataSet) -> bool:
     # All of it is more than all of its bytes: files may be empty.
-    return _is_over(fetch) or (data.start_at < 1 and fetch.part >= data.start_at)
+    if _is_over(fetch):
+        return True
+    if data.start_at >= 1 or fetch.part < data.start_at:
+        return False
+    if fetch.retried:
+        # What lacks is to be known before the start: then it can still be told in a variable.
+        cache.retry_first(fetch)
+        return False
+    return True
+
+
+def _named(lacking: Mapping[str, str]) -> dict[str, str]:
+    named = dict(islice(lacking.items(), _MOST_NAMED))
+    if (more := len(lacking) - len(named)) > 0:
+        named[count(more, "more file")] = "`longshore-wait PATH` tells of each"
+    return named
 
 
 def _is_over(fetch: Fetch) -> bool:
