@@ -46,6 +46,8 @@ class Fetch:
         """Files that have failed and are tried again, with why."""
         self.failed: dict[str, str] = {}
         """Those that could not be had after the tries."""
+        self.damaged = False
+        """Whether one of these was not as it was listed: the source may have changed."""
         self.files_here = 0
         self.bytes_here = 0
         self.given_up = threading.Event()

@@ -1,6 +1,7 @@
 """Has the data sets of a job on its node: before its process starts, or while it still waits."""
 
 import asyncio
+import contextlib
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -42,6 +43,8 @@ class Sets:
     """Why a data set could not be had at all."""
     folder: Path | None = None
     """Where its process finds them, by name."""
+    listed_anew: set[str] = field(default_factory=set)
+    """Whose source was asked again since a file was not as it was listed."""
     trouble: str = ""
     """What could not be had, in one sentence; empty where nothing lacks."""
     _told: set[str] = field(default_factory=set)
@@ -53,6 +56,10 @@ class Sets:
         """What could not be had, names of data sets and of files of others, and why; where they
         are very many the last is ``300 more files``."""
         return _named(self._failed())
+
+    def is_in_doubt(self, name: str) -> bool:
+        """Whether a source may have changed since it was listed."""
+        return self.fetches[name].damaged and name not in self.listed_anew
 
     def tell(self, say: Tell) -> None:
         """Have `say` hear what cannot be had: what lacks now, and until they are released what
@@ -151,12 +158,13 @@ async def take_sets(
     if not asked:
         return None
     sets = Sets(cache)
+    asking = _Asking(spec, replace(_NOBODY, placed=True), unwanted, image_folders)
     try:
-        await _want(sets, spec, replace(_NOBODY, placed=True), unwanted, image_folders)
-        while waits := [name for name, fetch in sets.fetches.items()
-                        if not _may_start(cache, fetch, asked[name])]:  # fmt: skip
+        await asking.want(sets)
+        while waits := [name for name in sets.fetches if not _may_start(sets, name, asked[name])]:
             say("; ".join(_words(name, sets.fetches[name]) for name in waits))
             await _pause(unwanted)
+            await asking.want_changed(sets)
         say("")
         _lay_out(sets, folder)
     except ForbiddenError as error:
@@ -183,11 +191,12 @@ async def bring_sets(
     """
     sets = Sets(cache)
     try:
-        await _want(sets, spec, wanted, unwanted, image_folders)
-        fetches = sets.fetches.values()
-        while not all(_is_over(fetch) for fetch in fetches):
+        asking = _Asking(spec, wanted, unwanted, image_folders)
+        await asking.want(sets)
+        while not all(_is_over(sets, name) for name in sets.fetches):
             say(*_sizes(sets))
             await _pause(unwanted)
+            await asking.want_changed(sets)
         said = [f"{name}: {why}" for name, why in sets.missing.items()]
         for name, fetch in sets.fetches.items():
             for path, why in [*fetch.failed.items()][:1]:
@@ -203,34 +212,62 @@ async def bring_sets(
 _NOBODY = Wanted("", 0)
 
 
-async def _want(
-    sets: Sets, spec: JobSpec, wanted: Wanted, unwanted: threading.Event,
-    image_folders: Sequence[Path],
-) -> None:  # fmt: skip
-    within = image_folders if spec.image else None
-    for name, data in fetched_sets(spec).items():
+@dataclass(frozen=True)
+class _Asking:
+    """How one job asks for its data sets."""
+
+    spec: JobSpec
+    wanted: Wanted
+    unwanted: threading.Event
+    image_folders: Sequence[Path]
+
+    @property
+    def within(self) -> Sequence[Path] | None:
+        return self.image_folders if self.spec.image else None
+
+    async def want(self, sets: Sets) -> None:
+        for name, data in fetched_sets(self.spec).items():
+            try:
+                sets.fetches[name] = await self._fetch(sets, name, data)
+            except ForbiddenError:
+                raise
+            except (SourceError, StoreError) as error:
+                sets.missing[name] = str(error)
+
+    async def want_changed(self, sets: Sets) -> None:
+        """Have sources fetched as they are by now that were not as they were listed: once each."""
+        for name, old in sets.fetches.items():
+            if not sets.is_in_doubt(name):
+                continue
+            sets.listed_anew.add(name)
+            look = partial(sets.cache.is_outdated, old, self.unwanted, self.within)
+            with contextlib.suppress(SourceError, StoreError):
+                if await unless_unwanted(self.unwanted, look, lambda late: None):
+                    data = fetched_sets(self.spec)[name]
+                    sets.fetches[name] = await self._fetch(sets, name, data)
+                    if sets.fetches[name] is not old:
+                        sets.cache.leave(old, sets.token)
+
+    async def _fetch(self, sets: Sets, name: str, data: DataSet) -> Fetch:
         call = partial(
-            sets.cache.want, spec.tenant, name, data, sets.token, wanted, unwanted, within
+            sets.cache.want, self.spec.tenant, name, data, sets.token, self.wanted, self.unwanted,
+            self.within,
+        )  # fmt: skip
+        return await unless_unwanted(
+            self.unwanted, call, lambda late: sets.cache.leave(late, sets.token)
         )
-        try:
-            sets.fetches[name] = await unless_unwanted(
-                unwanted, call, lambda late: sets.cache.leave(late, sets.token)
-            )
-        except ForbiddenError:
-            raise
-        except (SourceError, StoreError) as error:
-            sets.missing[name] = str(error)
 
 
-def _may_start(cache: DataCache, fetch: Fetch, data: DataSet) -> bool:
+def _may_start(sets: Sets, name: str, data: DataSet) -> bool:
     # All of it is more than all of its bytes: files may be empty.
-    if _is_over(fetch):
+    if _is_over(sets, name):
         return True
+    fetch = sets.fetches[name]
     if data.start_at >= 1 or fetch.part < data.start_at:
         return False
-    if fetch.retried:
+    if fetch.retried or sets.is_in_doubt(name):
         # What lacks is to be known before the start: then it can still be told in a variable.
-        cache.retry_first(fetch)
+        sets.cache.retry_first(fetch)
         return False
     return True
 
@@ -242,10 +279,11 @@ def _named(lacking: Mapping[str, str]) -> dict[str, str]:
     return named
 
 
-def _is_over(fetch: Fetch) -> bool:
+def _is_over(sets: Sets, name: str) -> bool:
+    fetch = sets.fetches[name]
     if fetch.disk_error is not None:
         raise fetch.disk_error
-    return fetch.done.is_set()
+    return fetch.done.is_set() and not sets.is_in_doubt(name)
 
 
 async def _pause(unwanted: threading.Event) -> None:

@@ -116,3 +116,34 @@ async def test_what_has_failed_when_the_process_ends_is_told(
     assert (await run.done).failure is None
     said = box.output(run.record.key, "stderr")
     assert f"longshore: digits/{LACKS} was not there when the process ended: its content" in said
+
+
+async def test_a_source_that_was_repaired_is_listed_anew(
+    box: LocalNode, source: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Within the minute in which a listing is kept: the job has what is there by now."""
+    monkeypatch.setattr(data_cache, "FIRST_WAIT", 0.01)
+    first = box.start("echo lacks $LONGSHORE_DATA_MISSING", data=of(source, start_at="100%"))
+    assert (await first.done).failure is None
+    assert box.output(first.record.key) == f"lacks digits/{LACKS}\n"
+    right = hashlib.sha256(b"abcd").hexdigest()
+    (source / LACKS).write_text("abcd")
+    (source / "SHA256SUMS").write_text(f"{right}  {LACKS}\n")
+    second = box.start(f"cat $LONGSHORE_DATA_DIGITS/{LACKS}", data=of(source, start_at="100%"))
+    assert (await second.done).failure is None
+    assert box.output(second.record.key) == "abcd"
+    assert box.output(second.record.key, "stderr") == ""
+
+
+async def test_a_source_that_changes_while_it_is_fetched_is_listed_anew(
+    box: LocalNode, source: Path, in_order: threading.Event, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(data_cache, "FIRST_WAIT", 0.01)
+    (source / "SHA256SUMS").unlink()
+    run = box.start(f"cat $LONGSHORE_DATA_DIGITS/{LACKS}", data=of(source, start_at="100%"))
+    await eventually(lambda: "300.0kB of" in run.progress().message)
+    (source / LACKS).write_text("longer")
+    in_order.set()
+    assert (await run.done).failure is None
+    assert box.output(run.record.key) == "longer"
+    assert box.output(run.record.key, "stderr") == ""
