@@ -1,11 +1,12 @@
-"""Since when a job is held, and why, and when one that has failed is tried again: its workflow
-alone knows."""
+"""Since when a job is held, and why, when one that has failed is tried again, and what one that
+runs lacks of its data: its workflow alone knows."""
 
 import asyncio
 
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
+from longshore.client.status import progress_of
 from longshore.models.job_status import JobState, JobStatus
 from longshore.models.messages import job_workflow_id
 from longshore.workflows.job import JobWorkflow
@@ -23,6 +24,18 @@ async def backoff_of(temporal: Client, job_id: str) -> JobStatus | None:
     """Return what the workflow of a job says, where it is between attempts; None too where nobody
     says."""
     return await _status_in(temporal, job_id, JobState.RETRYING)
+
+
+async def data_missing_of(temporal: Client, job_id: str) -> str:
+    """Return what of its data the process of a job could not have, and why; nothing where nobody
+    says."""
+    job = temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            said = await progress_of(temporal, job)
+    except (RPCError, TimeoutError):
+        return ""
+    return said.data_missing if said else ""
 
 
 async def _status_in(temporal: Client, job_id: str, state: JobState) -> JobStatus | None:

@@ -49,6 +49,7 @@ from longshore.models.text import (
 )
 from longshore.models.units import format_cores, format_gb, format_limits
 from longshore.models.views import JobView
+from longshore.models.visible import in_one_line
 from longshore.scheduling.arrays import progress_text
 from longshore.scheduling.buying.words import under_way
 
@@ -258,7 +259,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     if job.estimated_start is not None:
         facts.append(("may start", may_start(job.estimated_start, now, job.start_range)))
     facts += deadline_facts(job, None, now)
-    facts += data_facts(report.data)
+    facts += data_facts(report.data, report.progress.data_missing if report.progress else "")
     facts += [("not brought", each) for each in status.not_brought] if status else []
     if report.purchases:
         facts.append(("bought", under_way(report.purchases, whose=" for it")))
@@ -312,9 +313,10 @@ def payer_facts(payers: Payers | None, said: str = "") -> list[tuple[str, Render
     return facts
 
 
-def data_facts(data: Sequence[StagedData]) -> list[tuple[str, RenderableType]]:
-    """Return what becomes of each data set that its nodes fetch."""
-    return [("data", each.words) for each in data]
+def data_facts(data: Sequence[StagedData], missing: str) -> list[tuple[str, RenderableType]]:
+    """Return what becomes of each data set that its nodes fetch, and what could not be had."""
+    facts: list[tuple[str, RenderableType]] = [("data", each.words) for each in data]
+    return facts + ([("data", in_one_line(missing))] if missing else [])
 
 
 def _result(exit_code: int | None, attempts: int) -> str:

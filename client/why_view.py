@@ -43,7 +43,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
         Text.assemble((job.id, "bold"), f" {in_one_line(explanation.headline)}"),
     ]
     facts = list(_queue_facts(explanation, now))
-    facts += data_facts(explanation.data)
+    facts += data_facts(explanation.data, explanation.data_missing)
     facts += deadline_facts(job, explanation.meeting, now)
     facts += _end_facts(explanation, now)
     facts += payer_facts(explanation.payers, explanation.headline)

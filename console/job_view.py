@@ -116,6 +116,8 @@ def why_html(explanation: Explanation, now: datetime) -> str:
     if explanation.meeting is not None:
         said.append(f"About its deadline: {escape(explanation.meeting.says)}.")
     said += [f"Data {escape(each.words)}." for each in explanation.data]
+    if explanation.data_missing:
+        said.append(f"Data {escape(explanation.data_missing)}.")
     said += _decided(explanation, now)
     return "".join(
         f'<p class="reason{"" if position else " first"}">{each.replace("..", ".")}</p>'

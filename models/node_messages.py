@@ -257,6 +257,8 @@ class Progress(Wire):
     """Of a slot of an array: which elements of its batch have ended by now."""
     engine: EngineReport | None = None
     """Of a job that serves a model: what its engine says of itself."""
+    data_missing: Reason = ""
+    """What of the data that nodes fetch for it could not be had, and why."""
 
 
 class ProcessReport(Wire):

@@ -379,6 +379,8 @@ class Explanation(Wire):
     """What was decided last about a save while it ran."""
     data: tuple[StagedData, ...] = ()
     """Of what nodes fetch for it: how much is where it runs, or is expected to start."""
+    data_missing: str = ""
+    """For a job that runs: what of its data could not be had, and why."""
     purchases: tuple[PurchaseUnderWay, ...] = ()
     """For a queued job: purchases under way that it is to start on."""
     buying: BuyingRecord | None = None

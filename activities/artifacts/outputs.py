@@ -47,16 +47,16 @@ class OutputStore(CheckpointStore):
         patterns: tuple[str, ...],
         draft: Manifest,
         given_up: threading.Event,
-        unread: Callable[[str], None] = lambda path: None,
+        left_out: Callable[[str, str], None] = lambda path, why: None,
     ) -> Manifest:
         """Store the files of a folder that match the patterns; return their manifest.
 
-        `draft` says whose they are. `unread` hears of what is left out since this process may not
-        read it: files that match, and folders. Raises what `publish` raises.
+        `draft` says whose they are. `left_out` hears of files that match, and of folders, which
+        cannot be read or stored, and why. Raises what `publish` raises.
         """
         # Nobody writes any more: what is called as a draft of a checkpoint is a file as any other.
         found = partial(
-            files_of, named=_matcher(patterns), enters=lambda path: True, unread=unread
+            files_of, named=_matcher(patterns), enters=lambda path: True, left_out=left_out
         )
         return self.publish(folder, draft, given_up, files_in=found)
 

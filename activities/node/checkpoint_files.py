@@ -1,6 +1,7 @@
 """The folder where a job saves, on its node: a moment of it, and its replacement."""
 
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -16,6 +17,8 @@ from longshore.models.errors import DamagedError
 
 DRAFTS = (".tmp", ".draft", ".partial")
 """Endings of files that are being written: they belong to no checkpoint."""
+_DEEPEST = 300
+"""Folders in each other, as far as Python's stack allows with some to spare."""
 
 
 def _is_no_draft(path: str) -> bool:
@@ -26,17 +29,16 @@ def files_of(
     folder: Path,
     named: Callable[[str], bool] = _is_no_draft,
     enters: Callable[[str], bool] = _is_no_draft,
-    unread: Callable[[str], None] | None = None,
+    left_out: Callable[[str, str], None] | None = None,
 ) -> list[StoredFile]:
     """Return the files and links below a folder by path, without checksums: those that are
     `named`, in the folders that it `enters`. Without these all but drafts.
 
-    `unread` hears of each file and folder that this process may not read, and that is left out.
-    Raises OSError, also for such a folder where nobody hears, and DamagedError for what no
-    manifest can hold.
+    `left_out` hears of each file and folder that this process cannot read or no manifest can hold,
+    and why; without it these raise OSError and DamagedError, and what is no file is not told.
     """
     with _telling_depth():
-        return sorted(_Walk(named, enters, unread).below(folder), key=lambda file: file.path)
+        return sorted(_Walk(named, enters, left_out).below(folder), key=lambda file: file.path)
 
 
 def moment_of(folder: Path, where: Path) -> Path:
@@ -131,10 +133,13 @@ class _Walk:
 
     named: Callable[[str], bool]
     enters: Callable[[str], bool]
-    unread: Callable[[str], None] | None
+    left_out: Callable[[str, str], None] | None
 
     def below(self, folder: Path, prefix: str = "") -> Iterator[StoredFile]:
         """Yield what is in a folder, whose path ends in a slash as `prefix`."""
+        if self.left_out is not None and prefix.count("/") > _DEEPEST:
+            self.left_out(prefix, "folders that are nested too deep")
+            return
         with os.scandir(folder) as entries:
             for entry in entries:
                 path = f"{prefix}{entry.name}"
@@ -142,10 +147,11 @@ class _Walk:
                     yield from self._of(entry, path)
                 except FileNotFoundError:
                     pass  # replaced, or removed, meanwhile
-                except PermissionError:
-                    if self.unread is None:
+                except (OSError, DamagedError) as error:
+                    why = _why_left_out(error)
+                    if self.left_out is None or why is None:
                         raise
-                    self.unread(path)
+                    self.left_out(path, why)
 
     def _of(self, entry: os.DirEntry[str], path: str) -> Iterator[StoredFile]:
         if entry.is_dir(follow_symlinks=False):
@@ -161,12 +167,23 @@ class _Walk:
             yield StoredFile(path=path, link=leads)
         elif entry.is_file():
             its = entry.stat()
-            if self.unread is not None and not os.access(entry.path, os.R_OK):
+            if self.left_out is not None and not os.access(entry.path, os.R_OK):
                 raise PermissionError
             yield StoredFile(
                 path=path, size=its.st_size, mode=stat.S_IMODE(its.st_mode),
                 modified_ns=its.st_mtime_ns,
             )  # fmt: skip
+        elif self.left_out is not None:
+            self.left_out(path, "a FIFO, a socket or a device")
+
+
+def _why_left_out(error: OSError | DamagedError) -> str | None:
+    """Return why a file or folder is left out; None of an error of the whole."""
+    if isinstance(error, DamagedError):
+        return "a name that is not UTF-8"
+    if error.errno == errno.ENAMETOOLONG:
+        return "a path that is too long"
+    return "the agent may not read that" if isinstance(error, PermissionError) else None
 
 
 def _take(name: str, here: int, target: Path) -> None:

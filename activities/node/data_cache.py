@@ -19,6 +19,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -53,7 +54,7 @@ from longshore.activities.node.write_share import WriteShare
 from longshore.activities.storage import GivenUp, put_local
 from longshore.models.addresses import without_secrets
 from longshore.models.data import TRIES, DataSet, HeldData, job_of
-from longshore.models.errors import StoreError
+from longshore.models.errors import DamagedError, StoreError
 from longshore.scheduling.node_caches import Cached
 from longshore.scheduling.staging import Wanted, order
 
@@ -128,6 +129,24 @@ class DataCache:
                 fetch.pending.clear()
                 fetch.given_up.set()
                 fetch.release()
+
+    def is_outdated(
+        self, fetch: Fetch, given_up: threading.Event, within: Sequence[Path] | None = None
+    ) -> bool:
+        """Return whether the source of a fetch lists something else by now; raises GivenUp."""
+        try:
+            listing = self._listing(fetch.tenant, fetch.listing.source, given_up, within)[1]
+        except (SourceError, StoreError):
+            return False
+        return not listing.known_as and listing.files != fetch.listing.files
+
+    def retry_first(self, fetch: Fetch) -> None:
+        """Have files that have failed tried again before all others."""
+        with self._guard:
+            again = [file for file in fetch.pending if file.path in fetch.retried]
+            if again and fetch.pending[0].path not in fetch.retried:
+                others = (file for file in fetch.pending if file.path not in fetch.retried)
+                fetch.pending = deque((*again, *others))
 
     def _joined(self, key: str, token: object, wanted: Wanted) -> Fetch | None:
         """Return a fetch that is under way, or done, and wanted by one more."""
@@ -275,7 +294,7 @@ class DataCache:
                 while (next_one := self._next()) is None:
                     self._guard.wait(0.2)
             fetch, file = next_one
-            why, disk = "", None
+            why, disk, damaged = "", None, False
             try:
                 size = bring(fetch, file, self._share)
             except GivenUp:
@@ -285,8 +304,9 @@ class DataCache:
                 disk = error if error.errno in _OF_THE_DISK else None
             except Exception as error:  # a source may raise anything
                 size, why = None, str(error)
+                damaged = isinstance(error, DamagedError)
             with self._guard:
-                over = self._fetched(fetch, file, size, why, disk)
+                over = self._fetched(fetch, file, size, why, disk, damaged)
                 self._guard.notify_all()
             if over:
                 finish(fetch)
@@ -305,8 +325,9 @@ class DataCache:
         return fetch, fetch.pending.popleft()
 
     def _fetched(
-        self, fetch: Fetch, file: SourceFile, size: int | None, why: str, disk: OSError | None
-    ) -> bool:
+        self, fetch: Fetch, file: SourceFile, size: int | None, why: str, disk: OSError | None,
+        damaged: bool,
+    ) -> bool:  # fmt: skip
         """Note what came of a file; return whether it was the last."""
         fetch.under_way -= 1
         if size is not None:
@@ -318,10 +339,16 @@ class DataCache:
         elif why:
             tries = fetch.tries[file.path] = fetch.tries.get(file.path, 0) + 1
             if tries < TRIES:
+                fetch.retried[file.path] = why
                 fetch.pending.append(file)
                 fetch.retry_at = boot_clock() + FIRST_WAIT * 2 ** (tries - 1)
             else:
+                fetch.damaged |= damaged
                 fetch.failed[file.path] = why
+                # Another job may be here within a minute, and the source mended.
+                self._listings.pop((fetch.tenant, fetch.listing.source), None)
+        if file.path in fetch.tries and (size is not None or file.path in fetch.failed):
+            fetch.retried.pop(file.path, None)
         if fetch.given_up.is_set():
             fetch.release()
             return False

@@ -42,7 +42,12 @@ class Fetch:
         self.under_way = 0
         self.retry_at = 0.0
         self.tries: dict[str, int] = {}
+        self.retried: dict[str, str] = {}
+        """Files that have failed and are tried again, with why."""
         self.failed: dict[str, str] = {}
+        """Those that could not be had after the tries."""
+        self.damaged = False
+        """Whether one of these was not as it was listed: the source may have changed."""
         self.files_here = 0
         self.bytes_here = 0
         self.given_up = threading.Event()

@@ -1,6 +1,7 @@
 """Has the data sets of a job on its node: before its process starts, or while it still waits."""
 
 import asyncio
+import contextlib
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ IN_IMAGE = "/longshore/data"
 _MOST_NAMED = 100
 
 Say = Callable[[str], None]
+Tell = Callable[[Sequence[str]], None]
 
 
 @dataclass
@@ -41,18 +43,31 @@ class Sets:
     """Why a data set could not be had at all."""
     folder: Path | None = None
     """Where its process finds them, by name."""
+    listed_anew: set[str] = field(default_factory=set)
+    """Whose source was asked again since a file was not as it was listed."""
+    trouble: str = ""
+    """What could not be had, in one sentence; empty where nothing lacks."""
+    _told: set[str] = field(default_factory=set)
+    _say: Tell = lambda lines: None
+    _telling: asyncio.Task[None] | None = None
 
     @property
     def lacking(self) -> dict[str, str]:
         """What could not be had, names of data sets and of files of others, and why; where they
         are very many the last is ``300 more files``."""
-        found = dict(self.missing)
-        for name, fetch in self.fetches.items():
-            found |= {f"{name}/{path}": why for path, why in fetch.failed.copy().items()}
-        named = dict(islice(found.items(), _MOST_NAMED))
-        if (more := len(found) - len(named)) > 0:
-            named[count(more, "more file")] = "`longshore-wait PATH` tells of each"
-        return named
+        return _named(self._failed())
+
+    def is_in_doubt(self, name: str) -> bool:
+        """Whether a source may have changed since it was listed."""
+        return self.fetches[name].damaged and name not in self.listed_anew
+
+    def tell(self, say: Tell) -> None:
+        """Have `say` hear what cannot be had: what lacks now, and until they are released what
+        fails later."""
+        self._say = say
+        self._tell_new("it starts without {}: {}")
+        if not all(fetch.done.is_set() for fetch in self.fetches.values()):
+            self._telling = asyncio.create_task(self._tell_later())
 
     @property
     def variables(self) -> dict[str, str]:
@@ -72,8 +87,44 @@ class Sets:
 
     def release(self) -> None:
         """Want them no more."""
+        if self._telling is not None:
+            self._telling.cancel()
+            self._tell_new()
+            lacked = {f"{name}/{path}": why for name, fetch in self.fetches.items()
+                      for path, why in fetch.retried.copy().items()}  # fmt: skip
+            self._told_lines("{} was not there when the process ended: {}", lacked)
         for fetch in self.fetches.values():
             self.cache.leave(fetch, self.token)
+
+    def _failed(self) -> dict[str, str]:
+        found = dict(self.missing)
+        for name, fetch in self.fetches.items():
+            found |= {f"{name}/{path}": why for path, why in fetch.failed.copy().items()}
+        return found
+
+    async def _tell_later(self) -> None:
+        done = False
+        while not done:
+            await asyncio.sleep(POLL_EVERY)
+            done = all(fetch.done.is_set() for fetch in self.fetches.values())
+            self._tell_new()
+
+    def _tell_new(self, words: str = "{} cannot be had: {}") -> None:
+        if len(self.missing) + sum(len(f.failed) for f in self.fetches.values()) == len(
+            self._told
+        ):
+            return
+        failed = self._failed()
+        self._told_lines(words, {each: failed[each] for each in failed if each not in self._told})
+        self._told = set(failed)
+        first, why = next(iter(failed.items()))
+        more = f" and {count(len(failed) - 1, 'more')}" if len(failed) > 1 else ""
+        said = f"{first}{more} cannot be had: {why}"
+        self.trouble = said.encode(errors="replace").decode()  # a name need be no text
+
+    def _told_lines(self, words: str, lacking: Mapping[str, str]) -> None:
+        if lines := [words.format(each, why) for each, why in _named(lacking).items()]:
+            self._say(lines)
 
     def _variables(self, folder: str) -> dict[str, str]:
         found = {"LONGSHORE_DATA_DIR": folder}
@@ -107,12 +158,13 @@ async def take_sets(
     if not asked:
         return None
     sets = Sets(cache)
+    asking = _Asking(spec, replace(_NOBODY, placed=True), unwanted, image_folders)
     try:
-        await _want(sets, spec, replace(_NOBODY, placed=True), unwanted, image_folders)
-        while waits := [name for name, fetch in sets.fetches.items()
-                        if not _may_start(fetch, asked[name])]:  # fmt: skip
+        await asking.want(sets)
+        while waits := [name for name in sets.fetches if not _may_start(sets, name, asked[name])]:
             say("; ".join(_words(name, sets.fetches[name]) for name in waits))
             await _pause(unwanted)
+            await asking.want_changed(sets)
         say("")
         _lay_out(sets, folder)
     except ForbiddenError as error:
@@ -139,11 +191,12 @@ async def bring_sets(
     """
     sets = Sets(cache)
     try:
-        await _want(sets, spec, wanted, unwanted, image_folders)
-        fetches = sets.fetches.values()
-        while not all(_is_over(fetch) for fetch in fetches):
+        asking = _Asking(spec, wanted, unwanted, image_folders)
+        await asking.want(sets)
+        while not all(_is_over(sets, name) for name in sets.fetches):
             say(*_sizes(sets))
             await _pause(unwanted)
+            await asking.want_changed(sets)
         said = [f"{name}: {why}" for name, why in sets.missing.items()]
         for name, fetch in sets.fetches.items():
             for path, why in [*fetch.failed.items()][:1]:
@@ -159,34 +212,78 @@ async def bring_sets(
 _NOBODY = Wanted("", 0)
 
 
-async def _want(
-    sets: Sets, spec: JobSpec, wanted: Wanted, unwanted: threading.Event,
-    image_folders: Sequence[Path],
-) -> None:  # fmt: skip
-    within = image_folders if spec.image else None
-    for name, data in fetched_sets(spec).items():
+@dataclass(frozen=True)
+class _Asking:
+    """How one job asks for its data sets."""
+
+    spec: JobSpec
+    wanted: Wanted
+    unwanted: threading.Event
+    image_folders: Sequence[Path]
+
+    @property
+    def within(self) -> Sequence[Path] | None:
+        return self.image_folders if self.spec.image else None
+
+    async def want(self, sets: Sets) -> None:
+        for name, data in fetched_sets(self.spec).items():
+            try:
+                sets.fetches[name] = await self._fetch(sets, name, data)
+            except ForbiddenError:
+                raise
+            except (SourceError, StoreError) as error:
+                sets.missing[name] = str(error)
+
+    async def want_changed(self, sets: Sets) -> None:
+        """Have sources fetched as they are by now that were not as they were listed: once each."""
+        for name, old in sets.fetches.items():
+            if not sets.is_in_doubt(name):
+                continue
+            sets.listed_anew.add(name)
+            look = partial(sets.cache.is_outdated, old, self.unwanted, self.within)
+            with contextlib.suppress(SourceError, StoreError):
+                if await unless_unwanted(self.unwanted, look, lambda late: None):
+                    data = fetched_sets(self.spec)[name]
+                    sets.fetches[name] = await self._fetch(sets, name, data)
+                    if sets.fetches[name] is not old:
+                        sets.cache.leave(old, sets.token)
+
+    async def _fetch(self, sets: Sets, name: str, data: DataSet) -> Fetch:
         call = partial(
-            sets.cache.want, spec.tenant, name, data, sets.token, wanted, unwanted, within
+            sets.cache.want, self.spec.tenant, name, data, sets.token, self.wanted, self.unwanted,
+            self.within,
+        )  # fmt: skip
+        return await unless_unwanted(
+            self.unwanted, call, lambda late: sets.cache.leave(late, sets.token)
         )
-        try:
-            sets.fetches[name] = await unless_unwanted(
-                unwanted, call, lambda late: sets.cache.leave(late, sets.token)
-            )
-        except ForbiddenError:
-            raise
-        except (SourceError, StoreError) as error:
-            sets.missing[name] = str(error)
 
 
-def _may_start(fetch: Fetch, data: DataSet) -> bool:
+def _may_start(sets: Sets, name: str, data: DataSet) -> bool:
     # All of it is more than all of its bytes: files may be empty.
-    return _is_over(fetch) or (data.start_at < 1 and fetch.part >= data.start_at)
+    if _is_over(sets, name):
+        return True
+    fetch = sets.fetches[name]
+    if data.start_at >= 1 or fetch.part < data.start_at:
+        return False
+    if fetch.retried or sets.is_in_doubt(name):
+        # What lacks is to be known before the start: then it can still be told in a variable.
+        sets.cache.retry_first(fetch)
+        return False
+    return True
 
 
-def _is_over(fetch: Fetch) -> bool:
+def _named(lacking: Mapping[str, str]) -> dict[str, str]:
+    named = dict(islice(lacking.items(), _MOST_NAMED))
+    if (more := len(lacking) - len(named)) > 0:
+        named[count(more, "more file")] = "`longshore-wait PATH` tells of each"
+    return named
+
+
+def _is_over(sets: Sets, name: str) -> bool:
+    fetch = sets.fetches[name]
     if fetch.disk_error is not None:
         raise fetch.disk_error
-    return fetch.done.is_set()
+    return fetch.done.is_set() and not sets.is_in_doubt(name)
 
 
 async def _pause(unwanted: threading.Event) -> None:

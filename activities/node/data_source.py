@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from longshore.activities.own_link import is_own_link
 from longshore.activities.storage import connect, is_local, speaking, why_away
@@ -208,7 +208,9 @@ class DataSource:
         if not self.url.endswith("/"):
             info = self._fs.info(self._root)
             if info.get("type") != "directory":
-                return [self._file(posixpath.basename(self._root), self._root, info)]
+                name = posixpath.basename(self._root) if not self._is_http else _name_in(self.url)
+                refuse_name(self.url, name)
+                return [self._file(name, self._root, info)]
         below = self._root if not self._is_http else f"{self._root}/"
         # A folder that cannot be listed would be left out in silence.
         strict = {"on_error": "raise"} if self._is_http or is_local(self._fs) else {}
@@ -221,6 +223,8 @@ class DataSource:
                 continue  # the object that stands for a folder of a bucket
             if self._is_http and (not location.startswith(self._root) or _leads_on(path)):
                 continue  # another link of the index page
+            if self._is_http:
+                path = self._decoded(path)
             refuse_name(self.url, path)
             if info.get("islink"):
                 real = os.path.realpath(location)
@@ -234,6 +238,13 @@ class DataSource:
         return [file if file.path == path else replace(file, path=path)
                 for path, file in linked.items()]  # fmt: skip
 
+    def _decoded(self, path: str) -> str:
+        """Return the path that a link of an index page means. Raises SourceError."""
+        parts = [_unquoted(part) for part in path.split("/")]
+        if any("/" in part for part in parts):
+            raise _unnameable(self.url, path)
+        return "/".join(parts)
+
     def _file(self, path: str, location: str, info: dict[str, Any]) -> SourceFile:
         size = info.get("size")
         return SourceFile(path, location, None if size is None else int(size), _tag_of(info))
@@ -242,8 +253,9 @@ class DataSource:
         """Return the digests that the data set has of its own files."""
         for file in files:
             if file.path == SUMS and (file.size or 0) < 200_000_000:
-                text = b"".join(self.read(file)).decode(errors="replace")
-                return {found[2]: found[1].lower() for line in text.splitlines()
+                text = b"".join(self.read(file)).decode(errors="surrogateescape")
+                lines = text.replace("\r\n", "\n").split("\n")
+                return {found[2]: found[1].lower() for line in lines
                         if (found := _SUM.fullmatch(line))}  # fmt: skip
         return {}
 
@@ -253,6 +265,16 @@ def _limits() -> Any:
     from aiohttp import ClientTimeout  # 0.1 s of every start of an agent, and few jobs need it
 
     return ClientTimeout(total=None, sock_connect=30, sock_read=_SILENT)
+
+
+def _name_in(url: str) -> str:
+    """Return the name of the file at a URL of HTTP: what is signed or asked for changes."""
+    parts = urlsplit(url)
+    return posixpath.basename(_unquoted(parts.path).rstrip("/")) or parts.hostname or "file"
+
+
+def _unquoted(text: str) -> str:
+    return unquote(text, errors="surrogateescape")
 
 
 def _tag_of(info: dict[str, Any]) -> str:
@@ -309,9 +331,13 @@ def refuse_name(url: str, path: str) -> None:
     """Raise SourceError where a path is none of a file below the data set."""
     parts = path.split("/")
     if any(part in ("", ".", "..") or "\0" in part or "\n" in part for part in parts):
-        raise SourceError(
-            f"{without_secrets(url)} has a file whose name no node can give: {shown(path)}"
-        )
+        raise _unnameable(url, path)
+
+
+def _unnameable(url: str, path: str) -> SourceError:
+    return SourceError(
+        f"{without_secrets(url)} has a file whose name no node can give: {shown(path)}"
+    )
 
 
 def _refuse_metadata(url: str) -> None:

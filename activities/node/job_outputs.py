@@ -26,8 +26,7 @@ async def store_outputs(
     within: timedelta,
 ) -> str:
     """Store the files that `outputs` of a job names; return what its user has to know: that they
-    are not stored, which of the names no file has, what the agent may not read. Empty where all is
-    well.
+    are not stored, which of the names no file has, what is left out. Empty where all is well.
 
     `within` so long: the job's GPUs are held meanwhile.
     """
@@ -38,9 +37,13 @@ async def store_outputs(
         bytes=0, saved_at=now, published_at=now, node_id=placement.node_id,
         simulated=inventory.simulated,
     )  # fmt: skip
-    given_up, unread = threading.Event(), list[str]()
+    given_up, left_out = threading.Event(), dict[str, list[str]]()
+
+    def leave_out(path: str, why: str) -> None:
+        left_out.setdefault(why, []).append(path)
+
     await failpoint("run_process.before-outputs")
-    keep = partial(store.keep, folder, request.spec.outputs, draft, given_up, unread.append)
+    keep = partial(store.keep, folder, request.spec.outputs, draft, given_up, leave_out)
     keeping = in_thread(keep)
     try:
         kept = await asyncio.wait_for(keeping, within.total_seconds())
@@ -55,7 +58,7 @@ async def store_outputs(
     if lacking and not placement.rank:  # of a gang often rank 0 alone writes them
         named = listed([shown(each) for each in lacking], 5)
         said.append(f"`outputs` names {named}, and the job's folder has no such file")
-    if unread:
-        named = listed([shown(each) for each in sorted(unread)], 5)
-        said.append(f"the agent may not read {named}: nothing of that is stored")
+    for why, paths in sorted(left_out.items()):
+        named = listed([shown(each) for each in sorted(paths)], 5)
+        said.append(f"not stored: {named} ({why})")
     return "; ".join(said)

@@ -62,6 +62,8 @@ class Run:
         update: dict[str, object] = {"log_error": self.shipper.error if self.shipper else ""}
         if self.preparing:
             update["message"] = self.preparing
+        if self.data:
+            update["data_missing"] = self.data.trouble
         if self.keeper:
             update["checkpoint"] = self.keeper.last
             update["checkpoint_error"] = self.keeper.error

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from longshore.activities.artifacts.outputs import OutputStore
@@ -88,13 +89,8 @@ class RunFiles:
             self.data, run.request.spec, job_folder / "data", run.unwanted, say,
             self._image_folders,
         )  # fmt: skip
-        if run.data and (lacking := run.data.lacking):
-            lines = (
-                f"longshore: it starts without {each}: {why}" for each, why in lacking.items()
-            )
-            told = "\n".join(lines)
-            with (run.folder / "stderr").open("ab") as spool:
-                spool.write(f"{told}\n".encode(errors="surrogateescape"))
+        if run.data:
+            run.data.tell(partial(_write, run))
 
     async def hold_data(self, run: Run, job_folder: Path) -> None:
         """Keep what an engine serves in the cache while it runs. It has it open in any case."""
@@ -132,8 +128,7 @@ class RunFiles:
         )
         if said:
             _log.warning("%s: %s", run.record.key, said)
-            with contextlib.suppress(OSError), (run.folder / "stderr").open("ab") as spool:
-                spool.write(f"longshore: {said}\n".encode())
+            _write(run, [said])
 
     def ship(self, run: Run) -> None:
         """Begin to ship the logs of a run, soon at first."""
@@ -150,3 +145,10 @@ class RunFiles:
 
     def shipper_of(self, record: RunRecord, folder: Path) -> Shipper:
         return Shipper(self._logs, record.key, self._node_id, folder, self._metrics)
+
+
+def _write(run: Run, lines: Sequence[str]) -> None:
+    """Tell a job in its stderr, as far as the disk takes it."""
+    told = "".join(f"longshore: {line}\n" for line in lines)
+    with contextlib.suppress(OSError), (run.folder / "stderr").open("ab") as spool:
+        spool.write(told.encode(errors="surrogateescape"))

@@ -12,6 +12,7 @@ from longshore.console.held_data import held_html
 from longshore.console.job_view import why_html
 from longshore.models.data import HeldData, StagedData, name_of_python
 from longshore.models.job import JobSpec
+from longshore.models.node_messages import Progress
 from longshore.models.views import Explanation
 from tests.client.conftest import Command
 from tests.support.packing import NOW
@@ -68,6 +69,26 @@ async def test_a_job_that_waits_tells_how_far_its_data_is(
         return json.loads((await longshore("job", job_id, "--json")).out)["data"] == []
 
     await eventually(ended)
+
+
+async def test_what_a_job_could_not_have_is_told_while_it_runs(
+    longshore: Command, node: ScriptedNode, pool: str
+) -> None:
+    missing = "imagenet/labels.txt cannot be had: it has gone"
+    node.says = Progress(data_missing=missing)
+    ran = await longshore("submit", "-q", "--pool", pool, "--gpus", "8", "--set",
+                          f"data={{imagenet: {{from: {SOURCE}}}}}", "--", "true")  # fmt: skip
+    job_id = ran.out.strip()
+    await node.started(job_id)
+
+    async def told() -> bool:
+        said = [" ".join((await longshore(each, job_id)).out.split()) for each in ("job", "why")]
+        return all(missing in each for each in said)
+
+    await eventually(told)
+    explanation = Explanation.model_validate_json((await longshore("why", job_id, "--json")).out)
+    assert f"Data {missing}." in why_html(explanation, NOW)
+    await node.end(job_id)
 
 
 async def test_a_node_lists_what_it_holds(

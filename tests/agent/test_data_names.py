@@ -1,0 +1,62 @@
+"""How files of data sets behind HTTP are named on the node, and that their digests are found."""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from longshore.activities.node import data_cache
+from longshore.activities.node.data_source import DataSource
+from longshore.models.errors import StoreError
+from tests.agent.conftest import LocalNode
+from tests.support.served import Served, serving
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """An empty folder behind HTTP on this machine; 0.01 s."""
+    (tmp_path / "source").mkdir()
+    with serving(tmp_path / "source") as served:
+        yield served
+
+
+def paths_of(url: str) -> list[str]:
+    return [file.path for file in DataSource(url).look().files]
+
+
+async def test_files_of_an_index_page_have_their_own_names(served: Served):
+    names = ["a b.csv", "c#1?.csv", "d%20.csv", "e+f.csv", "f\u00fc.csv", "val x/g h.csv"]
+    (served.folder / "val x").mkdir()
+    for name in names:
+        (served.folder / name).write_text(name)
+    source = DataSource(served.url)
+    listing = source.look()
+    assert [file.path for file in listing.files] == sorted(names)
+    assert [b"".join(source.read(file)).decode() for file in listing.files] == sorted(names)
+
+
+async def test_the_digest_of_a_file_with_a_space_is_checked(
+    box: LocalNode, served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(data_cache, "FIRST_WAIT", 0.01)
+    wrong = hashlib.sha256(b"other").hexdigest()
+    (served.folder / "a b.csv").write_text("1")
+    (served.folder / "SHA256SUMS").write_text(f"{wrong}  a b.csv\r\n")
+    data = {"digits": {"from": served.url, "start_at": "100%"}}
+    run = box.start('echo "lacks $LONGSHORE_DATA_MISSING"', data=data)
+    assert (await run.done).failure is None
+    assert box.output(run.record.key) == "lacks digits/a b.csv\n"
+
+
+@pytest.mark.parametrize("signed", ["", "?sig=1/2&x=%2F", "?sig=other"])
+async def test_one_file_is_named_without_its_query(served: Served, signed: str):
+    (served.folder / "a b.csv").write_text("1")
+    assert paths_of(f"{served.url}a%20b.csv{signed}") == ["a b.csv"]
+
+
+@pytest.mark.parametrize("link", ["%2e%2e", "a%2Fb", "val/..%2F..%2Fetc", "a%00b", "val/%2e%2e/x"])
+async def test_links_whose_decoded_name_leads_elsewhere_are_refused(served: Served, link: str):
+    (served.folder / "index.html").write_text(f'<a href="{link}">x</a>')
+    with pytest.raises(StoreError, match="whose name no node can give"):
+        paths_of(served.url)
