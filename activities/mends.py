@@ -41,6 +41,7 @@ from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     LeaseEnd,
+    NodeEpoch,
     NodeLost,
     job_workflow_id,
     node_workflow_id,
@@ -185,8 +186,10 @@ class Mends:
         placement = await self._placement(tell.job_id, tell.attempt, live=False)
         if placement is None:
             return "the placement is gone"
-        node_id, epoch = await self._lost_node(placement)
-        lost = NodeLost(node_id=node_id, epoch=epoch, reason="told again")
+        (first, *others) = await self._lost_nodes(placement)
+        lost = NodeLost(
+            node_id=first.node_id, epoch=first.epoch, reason="told again", also=tuple(others)
+        )
         # A job that never heard of the placement hears of both, and goes on to its next attempt.
         await self._signals.tell_jobs("node_lost", [(tell.job_id, lost)])
         gone = await self._signals.tell_jobs("placed", [(tell.job_id, placement)])
@@ -266,16 +269,16 @@ class Mends:
             key = PlacementKey(job_id=job_id, attempt=attempt)
             return await load_as(connection, key, live=live)
 
-    async def _lost_node(self, placement: Placement) -> tuple[str, int]:
-        """Return the node, with its epoch, that ended a placement; its first where none did."""
+    async def _lost_nodes(self, placement: Placement) -> Sequence[NodeEpoch]:
+        """Return the nodes of a placement that were lost, by rank; its first where none was."""
         async with self._database.transaction() as connection:
             rows = await connection.execute(
-                text(_LOST_NODE),
+                text(_LOST_NODES),
                 {"id": placement.job_id, "attempt": placement.attempt,
                  "lost": LeaseEnd.NODE_LOST.value},
             )  # fmt: skip
-            row = rows.mappings().first()
-        return (row["node_id"], row["epoch"]) if row else (placement.node_id, placement.epoch)
+            found = [NodeEpoch.model_validate(row) for row in rows.mappings()]
+        return found or [NodeEpoch(node_id=placement.node_id, epoch=placement.epoch)]
 
 
 async def runs_on(connection: AsyncConnection, job_id: str) -> Sequence[RowMapping]:
@@ -322,8 +325,8 @@ _RUNS_ON = """
      ORDER BY p.rank
 """
 
-_LOST_NODE = """
+_LOST_NODES = """
     SELECT node_id, epoch FROM placements
      WHERE job_id = :id AND attempt = :attempt AND end_reason = :lost AND NOT spare
-     ORDER BY rank LIMIT 1
+     ORDER BY rank
 """

@@ -261,6 +261,13 @@ class Waiting(Wire):
     reason: Reason
 
 
+class NodeEpoch(Wire):
+    """One registration of a node."""
+
+    node_id: str
+    epoch: int
+
+
 class NodeLost(Wire):
     """Signal to a job: this registration of a node is over, and so is what ran there."""
 
@@ -271,6 +278,8 @@ class NodeLost(Wire):
     """The node lives, and was cut off from the server."""
     anew: bool = False
     """The node lives: its agent started anew, and may know how what ran there has ended."""
+    also: tuple[NodeEpoch, ...] = Field(default=(), exclude_if=lambda others: not others)
+    """Further registrations of the attempt that are over, where all are told in one."""
 
 
 class CommandReason(Input):

@@ -104,7 +104,7 @@ class TellPlaced(Wire):
 
 
 class TellLost(Wire):
-    """Signal to a job again that the node of its newest attempt was lost."""
+    """Signal to a job again which nodes of its newest attempt were lost."""
 
     job_id: str
     attempt: int

@@ -69,7 +69,7 @@ class JobHandlers(JobRecord):
     @workflow.signal(description="A node where it ran is over")
     def node_lost(self, lost: NodeLost) -> None:
         """A node's registration is over, and so is what ran under it."""
-        self._lost = [*self._lost[-9:], lost]
+        self._losses.heard(lost)
 
     @workflow.signal(
         description="Another job gets its GPUs: it is stopped with its grace and queued again"

@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.elastic_attempt import ElasticAttempt
     from longshore.workflows.holding import FREE, Holding
     from longshore.workflows.interruption import Interruption, Swaps
+    from longshore.workflows.losses import Losses
     from longshore.workflows.paying import Paying
     from longshore.workflows.preparing import Preparing
     from longshore.workflows.slots import SlotAttempt
@@ -62,7 +63,7 @@ class JobRecord(Started):
         self._since = workflow.now()
         self._placement: Placement | None = None
         self._preparing = Preparing(self._id)
-        self._lost: list[NodeLost] = []
+        self._losses = Losses()
         self._interruption: Interruption | None = None
         self._swaps: Swaps | None = None
         self._slot: SlotAttempt | None = None
@@ -121,8 +122,7 @@ class JobRecord(Started):
 
     def _loss_of(self, here: Placement) -> NodeLost | None:
         """How the node of a placement was lost, if it was."""
-        at = (here.node_id, here.epoch)
-        return next((lost for lost in self._lost if (lost.node_id, lost.epoch) == at), None)
+        return self._losses.of(here.node_id, here.epoch)
 
     def _close_attempt(
         self, failure: FailureClass | None, report: ProcessReport, end: LeaseEnd | None = None

@@ -25,11 +25,12 @@ from longshore.models.messages import (
     pool_workflow_id,
 )
 from longshore.models.reconcile import Finding, FindingKind, ReconcileReport, ReconcileRequest
+from longshore.models.settings import Settings
 from longshore.workflows.job import JobWorkflow
 from longshore.workflows.reconcile import ReconcileWorkflow
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
-from tests.support.scripted_node import ScriptedNode
+from tests.support.scripted_node import ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually
 
 ENDED_AT = "SELECT ended_at FROM jobs WHERE id = :id"
@@ -233,6 +234,28 @@ async def test_a_job_that_never_heard_of_a_placement_that_was_lost_queues_again(
     assert (await _queued_again(longshore, job_id)) == 2
     await _finds_nothing(temporal)
     await _cancelled(longshore, job_id)
+
+
+async def test_a_gang_that_lost_its_nodes_is_told_of_each_again(
+    longshore: Longshore, pool: str, temporal: Client, settings: Settings, ledger: Ledger
+):
+    token = settings.resolve_agent_token()
+    async with serving_one_fabric(temporal, pool, token, "ab") as nodes:
+        spec = a_spec(f"empty-{pool}", gpus=16, gang={}, stop_grace="1h")
+        job_id = (await longshore.submit(spec)).job_id
+        await _waits_for_a_reason(longshore, job_id)
+        await ledger.rows("DELETE FROM queue WHERE job_id = :id", id=job_id)
+        for rank, node in enumerate(nodes):
+            await ledger.place(job_id, node=node.id, rank=rank)
+            node.leave()
+        await eventually(lambda: _ended(longshore, pool))
+        await _mends(temporal, FindingKind.JOB_NOWHERE, f"job {job_id}")
+        assert (await _queued_again(longshore, job_id)) == 2
+        told = (await ledger.signals(job_id, "node_lost"))[-1]
+        assert [told["node_id"], *(each["node_id"] for each in told["also"])] == [
+            node.id for node in nodes
+        ]
+        await _cancelled(longshore, job_id)
 
 
 async def test_a_placement_that_is_over_for_its_workflow_is_stopped_and_withdrawn(

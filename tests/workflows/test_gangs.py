@@ -9,6 +9,7 @@ from longshore.activities.database import Database
 from longshore.activities.logstore import LogStore
 from longshore.client.api import Longshore
 from longshore.models.job_status import JobState
+from longshore.models.messages import NodeEpoch, NodeLost, job_workflow_id
 from longshore.models.node_messages import ProcessReport
 from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
@@ -125,6 +126,47 @@ async def test_with_a_lost_node_the_others_stop_and_the_whole_gang_waits_again(
     assert pair[1].id in status.attempts[-1].message
     assert None not in await lease_ends(control, gang)
     await pair[1].register(boot_id="boot-2")
+
+
+async def test_a_gang_that_loses_a_dozen_nodes_at_once_waits_again(
+    longshore: Longshore, pool: str, temporal: Client, settings: Settings, control: Database
+):
+    """A loss that is told twice, too, is one."""
+    token = settings.resolve_agent_token()
+    async with serving_one_fabric(temporal, pool, token, "abcdefghijkl") as nodes:
+        spec = a_spec(pool, gpus=96, cpus=96, ram=192, gang={}, retry=AGAIN)
+        gang = (await longshore.submit(spec)).job_id
+        placement = (await nodes[0].started(gang)).placement
+        first = NodeLost(node_id=placement.node_id, epoch=placement.epoch, reason="it burns")
+        for node in nodes:
+            await node.started(gang)
+            node.slow_to_stop = True
+        job = temporal.get_workflow_handle(job_workflow_id(gang))
+        for _ in range(2):
+            await job.signal("node_lost", first)
+        for node in nodes:
+            node.leave()
+        status = await reaches(longshore, gang, JobState.QUEUED)
+        assert status.attempts[-1].failure is FailureClass.NODE
+        assert await lease_ends(control, gang) == ["node-lost"] * 96
+
+
+async def test_a_gang_hears_of_all_its_lost_nodes_in_one_message(
+    longshore: Longshore, pair: Pair, pool: str, temporal: Client
+):
+    """As reconcile tells it, also to a job whose older version has forgotten of some."""
+    spec = a_spec(pool, gpus=16, gang={}, retry={"node": {"max_retries": 0}})
+    gang = (await longshore.submit(spec)).job_id
+    for node in pair:
+        node.slow_to_stop = True
+        await node.started(gang)
+    ranks = (await pair[0].started(gang)).placement.ranks
+    first, other = (NodeEpoch(node_id=rank.node_id, epoch=rank.epoch) for rank in ranks)
+    job = temporal.get_workflow_handle(job_workflow_id(gang))
+    lost = NodeLost(node_id=first.node_id, epoch=first.epoch, reason="told again", also=(other,))
+    await job.signal("node_lost", lost)
+    result = await longshore.wait(gang)
+    assert (result.state, result.failure) == (JobState.FAILED, FailureClass.NODE)
 
 
 @pytest.mark.parametrize("other_runs", [False, True])

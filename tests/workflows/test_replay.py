@@ -142,6 +142,7 @@ PATHS = {
 """Every path that is recorded, and the event that ends it; a pool has no end."""
 
 UNRECORDED = {
+    "every-loss",
     "history-is-its-own",
     "hung-agents",
     "input-bounds",
