@@ -76,6 +76,18 @@ def surplus(names: Sequence[ManifestName], keep: int, rank: int, ranks: int) -> 
     }
 
 
+def halvings(which: int, apart: int) -> int:
+    """Return how often the saves of a gang can be halved, each second one left out, with this one
+    among what is left. Where saves come faster than the store takes them, those with more
+    halvings are stored first: ranks find the same ones, and need not talk.
+
+    `which` is its step, or its number where the job tells none. `apart` divides the difference of
+    any two of them: so each second one of 999, 1999, 2999 is left out, too.
+    """
+    its = which // (apart & -apart or 1)
+    return (its & -its).bit_length() - 1 if its else 64
+
+
 def resume(local: LocalCheckpoint | None, stored: WholeCheckpoint | None, ranks: int) -> Resume:
     """Decide whether an attempt goes on from the folder on its node or from the store.
 

@@ -1,8 +1,12 @@
-"""Copies checkpoints of a job into the checkpoint store: one at a time, and the newest wins."""
+"""Copies checkpoints of a job into the checkpoint store: one at a time, and the newest wins.
+
+Of a rank of a gang, what all ranks choose alike wins, and then the newest.
+"""
 
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +22,7 @@ from longshore.activities.node.system import boot_clock
 from longshore.activities.storage import GivenUp
 from longshore.models.checkpoint import Manifest, StoredFile
 from longshore.models.errors import DamagedError, StoreError
+from longshore.scheduling.checkpoints import halvings
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 """Seconds between two tries at a store that refuses."""
@@ -36,6 +41,52 @@ class Moment:
 
     folder: Path
     draft: Manifest
+
+
+class _Waiting:
+    """The moments that wait, oldest first: of one process the newest only.
+
+    Of a rank also the one that most halvings of the saves leave: each rank finds the same, where
+    the newest is another one for each that publishes in another time.
+    """
+
+    def __init__(self) -> None:
+        self._moments: list[Moment] = []
+        self._last: int | None = None
+        self._apart = 0
+        """What divides the differences of the steps, or of the numbers."""
+
+    def __len__(self) -> int:
+        return len(self._moments)
+
+    def add(self, moment: Moment) -> list[Moment]:
+        """Add the newest; return those that are passed over."""
+        if self._last is not None:
+            self._apart = math.gcd(self._apart, _which(moment) - self._last)
+        self._last = _which(moment)
+        return self._choose([*self._moments, moment])
+
+    def put_back(self, taken: Moment) -> list[Moment]:
+        """Have one wait again; return those that are passed over."""
+        return self._choose(sorted([*self._moments, taken], key=lambda one: one.draft.name.order))
+
+    def take(self, *, newest: bool) -> Moment:
+        """Take the newest, or the oldest."""
+        return self._moments.pop(-1 if newest else 0)
+
+    def _choose(self, found: list[Moment]) -> list[Moment]:
+        kept = [found[-1]]
+        if found[-1].draft.ranks > 1:
+            # Of equals the newest.
+            chosen = max(reversed(found), key=lambda one: halvings(_which(one), self._apart))
+            if chosen is not found[-1]:
+                kept.insert(0, chosen)
+        self._moments = kept
+        return [moment for moment in found if moment not in kept]
+
+
+def _which(moment: Moment) -> int:
+    return moment.draft.number if moment.draft.step is None else moment.draft.step
 
 
 class Publisher:
@@ -57,7 +108,7 @@ class Publisher:
         self._wanted = wanted
         self._heard = published
         self._say = say
-        self._pending: Moment | None = None
+        self._waiting = _Waiting()
         self._wake = asyncio.Event()
         self._hurry = False
         self._over = False
@@ -68,10 +119,10 @@ class Publisher:
         self._task = asyncio.create_task(self._run())
 
     async def offer(self, moment: Moment) -> None:
-        """Publish this next, in place of an older one that still waits."""
-        older, self._pending = self._pending, moment
+        """Publish this next, in place of older ones that still wait."""
+        passed_over = self._waiting.add(moment)
         self._wake.set()
-        if older:
+        for older in passed_over:
             await _removed(older)
 
     def hurry(self) -> None:
@@ -96,25 +147,28 @@ class Publisher:
             if left > 0:
                 self._say("the last checkpoint could not be published in time")
         self._task.cancel()
-        if self._pending:
-            await _removed(self._pending)
+        while self._waiting:
+            await _removed(self._waiting.take(newest=True))
 
     async def _run(self) -> None:
         wait = FIRST_WAIT
         while not self._given_up.is_set():
-            moment, self._pending = self._pending, None
-            if moment is None:
+            if not self._waiting:
                 if self._over:
                     return
                 self._wake.clear()
                 await self._wake.wait()
-            elif await self._done(moment):
-                await _removed(moment)
+                continue
+            # At the end the time may not do for both.
+            taken = self._waiting.take(newest=self._over)
+            if await self._done(taken):
+                await _removed(taken)
                 wait = FIRST_WAIT
-            elif self._pending is not None:
-                await _removed(moment)
-            else:
-                self._pending = moment
+                continue
+            passed_over = self._waiting.put_back(taken)
+            for older in passed_over:
+                await _removed(older)
+            if taken not in passed_over:
                 await self._pause(wait)
                 wait = min(wait * 2, LONGEST_WAIT)
 

@@ -11,6 +11,8 @@ from longshore.models.checkpoint import SavedLine
 
 MOST = 64 * 2**10
 """Bytes that are read at a time: what a job wrote before them is old by then."""
+COMPARED = 1024
+"""Bytes of what was read that have to stand there still, for a file to count as added to."""
 
 
 class Found(NamedTuple):
@@ -31,6 +33,8 @@ class SavedLines:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
+        self._last = b""
+        """What ends at the offset, as it was read."""
         self._seen = (0, 0, 0)
 
     def read(self) -> Found:
@@ -39,18 +43,25 @@ class SavedLines:
             inode, size, _ = its = _version(file)
             if its == self._seen:
                 return Found()
-            if inode != self._seen[0] or size <= self._seen[1]:
-                self._offset = 0  # written anew instead of added to
+            added_to = inode == self._seen[0] and size > self._seen[1] and self._last_stands(file)
+            if not added_to:  # but written anew; "step 9" by "step 10" makes it larger, too
+                self._offset, self._last = 0, b""
             at, news = written_at(file), self._news(file)
             # After reading: what is added from now on makes it larger.
             self._seen = (inode, file.tell(), _version(file)[2])
             return _understand(news, at)
         return Found()
 
+    def _last_stands(self, file: BinaryIO) -> bool:
+        file.seek(self._offset - len(self._last))
+        return file.read(len(self._last)) == self._last
+
     def _news(self, file: BinaryIO) -> str:
         start = max(self._offset, file.seek(0, os.SEEK_END) - MOST)
         file.seek(start)
         whole, newline, _ = file.read(MOST).rpartition(b"\n")
+        before = self._last if start == self._offset else b""
+        self._last = (before + whole + newline)[-COMPARED:]
         self._offset = start + len(whole) + len(newline)
         return whole.decode(errors="replace")
 

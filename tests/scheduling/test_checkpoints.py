@@ -1,5 +1,7 @@
 """Which checkpoints count, which stay, and what an attempt goes on from."""
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,6 +9,7 @@ from longshore.models.checkpoint import LocalCheckpoint, ManifestName, SavedLine
 from longshore.scheduling.checkpoints import (
     belongs_to,
     gathered,
+    halvings,
     resume,
     resumes_without_store,
     surplus,
@@ -99,6 +102,15 @@ def test_an_unchanged_file_is_for_one_rank_to_publish(origin: int, ranks: int) -
     owners = [rank for rank in range(ranks) if belongs_to(origin, rank, ranks)]
     assert len(owners) == 1
     assert origin >= ranks or owners == [origin]
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 5))
+def test_each_second_save_is_left_out_by_each_halving(first: int, apart: int, times: int) -> None:
+    left = [first + number * apart for number in range(1, 65)]
+    for halved in range(times):
+        left = [step for step in left if halvings(step, apart) > halved]
+        assert len(left) == 64 >> (halved + 1)
+        assert {after - step for step, after in pairwise(left)} == {apart << (halved + 1)}
 
 
 def test_a_line_says_step_and_time() -> None:
