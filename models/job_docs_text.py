@@ -126,7 +126,7 @@ It runs in `workdir`, or in an empty folder of the job's own that stays the same
 on one node; with `code`, in its copy of that. Of the agent's environment it gets what programs
 need everywhere (`PATH`, `HOME`, `LANG`, proxies and the like) and no secret. On `PATH` is nothing
 of the Python environment that the agent runs in. Then come `env`, and these, which `env` cannot
-change:
+change. Those with `LONGSHORE_` it cannot set either, where the job has none:
 
 | variable | what |
 |---|---|

@@ -7,7 +7,6 @@ is kept by hard links and published in the background, one at a time; the newest
 import asyncio
 import contextlib
 import logging
-import signal
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
@@ -27,7 +26,7 @@ from longshore.activities.node.publisher import (
     in_thread,
 )
 from longshore.activities.node.saved_lines import SavedLines
-from longshore.activities.node.system import boot_clock
+from longshore.activities.node.system import boot_clock, signal_number
 from longshore.activities.storage import GivenUp
 from longshore.models.checkpoint import (
     CheckpointInfo,
@@ -395,10 +394,3 @@ def info_of(manifests: tuple[Manifest, ...], *, published: bool = True) -> Check
         whole=published and len(manifests) == first.ranks,
         simulated=any(manifest.simulated for manifest in manifests),
     )  # fmt: skip
-
-
-def signal_number(name: str) -> int:
-    """Return the number of a signal; SIGTERM's for a name that this system does not know."""
-    with contextlib.suppress(KeyError):
-        return signal.Signals[name]
-    return signal.SIGTERM

@@ -9,14 +9,13 @@ from typing import Any
 
 from longshore.activities.node.element_runner import JOURNAL
 from longshore.activities.node.file_times import clamped_time
+from longshore.activities.node.outcome import not_started
 from longshore.activities.node.time_limit import passed
 from longshore.models.elements import LONGEST_ERROR, BatchReport, ElementResult, Span
 from longshore.models.node_messages import ProcessReport
 from longshore.models.retry import FailureClass
 from longshore.models.visible import visible
 
-_NOT_STARTED = (125, 126, 127)
-"""What a shell says of a command that it could not start."""
 _LAST_BYTES = 4096
 
 
@@ -84,7 +83,7 @@ def _result(
 def _failure(code: int, end: dict[str, Any], *, indirect: bool) -> FailureClass | None:
     if code == 0:
         return None
-    if "message" in end or (indirect and code in _NOT_STARTED):
+    if "message" in end or not_started(code, indirect=indirect, in_image=False):
         return FailureClass.START
     if code == 128 + signal.SIGKILL and end.get("oom"):
         return FailureClass.OUT_OF_MEMORY

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from longshore.activities.node.code_folder import WORK
 from longshore.activities.node.data_sets import Sets
 from longshore.activities.node.engines import engine_argv, engine_env
+from longshore.activities.node.given_env import given_env
 from longshore.activities.node.job_folders import (
     LaunchError,
     checkpoint_folder,
@@ -122,14 +123,14 @@ def prepare(
     if data:
         own |= data.variables
         write_wait_script(run_folder / "public" / "bin")
-    base = clean_env(os.environ)
+    base, given = clean_env(os.environ), given_env(spec.env)
     if spec.engine:
         public = run_folder / "public"
         loading = job_folder.parent.parent / LOADING_FOLDER
         own |= engine_env(spec.engine, request.placement, inventory, engine_address, loading)
-        return Launch(engine_argv(public), base | spec.env | own, cwd)
+        return Launch(engine_argv(public), base | given | own, cwd)
     if not spec.image:
-        env = with_environment(base | spec.env | own, environment)
+        env = with_environment(base | given | own, environment)
         if data:
             programs = str(run_folder / "public" / "bin")
             env["PATH"] = os.pathsep.join([programs, env.get("PATH", os.defpath)])
@@ -161,7 +162,7 @@ def prepare(
         argv += ["--volume", mount]
     if not inventory.simulated:
         argv += _gpu_flags(runtime, own["CUDA_VISIBLE_DEVICES"])
-    argv += _env_flags(run_folder / "environment", spec.env | inside)
+    argv += _env_flags(run_folder / "environment", given | inside)
     # Nothing of the job comes before the dashes: what is behind them is no option.
     argv += ["--", spec.image, *spec.argv]
     client = base | {name: own[name] for name in _MARKS}

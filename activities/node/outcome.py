@@ -35,8 +35,9 @@ _STOPS = {
     TIME_ENDED: FailureClass.NODE,
 }
 
+_NO_CONTAINER = 125
 _NOT_STARTED = {
-    125: "the container could not be started (exit code 125); its stderr says why",
+    _NO_CONTAINER: "the container could not be started (exit code 125); its stderr says why",
     126: "the command cannot be executed (exit code 126); its stderr says why",
     127: "command not found (exit code 127); its stderr says which",
 }
@@ -98,6 +99,15 @@ def stopped_before_start(reason: str) -> ProcessReport:
     return never_started(_failure_of_stop(reason), message, stopped_for=reason)
 
 
+def not_started(code: int, *, indirect: bool, in_image: bool) -> bool:
+    """Return whether an exit code says that the command could not be started.
+
+    125 is the word of a container runtime alone: other programs, as `git bisect run`, mean
+    something else by it.
+    """
+    return indirect and code in _NOT_STARTED and (in_image or code != _NO_CONTAINER)
+
+
 def never_to_start(key: PlacementKey, reason: str, now: datetime) -> RunRecord:
     """Return the record of an attempt that was stopped before it ever came here."""
     return RunRecord(
@@ -129,7 +139,8 @@ def _classify(
         return failure, f"stopped ({record.stop_reason}), exit code {exit_code}{late}"
     if status == 0:
         return None, "finished"
-    if record.indirect and exit_code in _NOT_STARTED:
+    how = {"indirect": record.indirect, "in_image": record.in_image}
+    if exit_code is not None and not_started(exit_code, **how):
         return FailureClass.START, _NOT_STARTED[exit_code]
     if exit_code == 128 + signal.SIGKILL and end.get("oom"):
         return FailureClass.OUT_OF_MEMORY, "killed by the kernel for lack of memory"

@@ -1,11 +1,13 @@
 """Starts a command once for each GPU of a node, and ends all of them when one fails.
 
-    python per_gpu.py GRACE COMMAND [ARGUMENT ...]
+    python per_gpu.py GRACE SIGNALS COMMAND [ARGUMENT ...]
 
 Runs as the process of a job, from the standard library alone. GPUs and the first rank come in
-CUDA_VISIBLE_DEVICES, WORLD_SIZE and LONGSHORE_FIRST_RANK. A signal to stop reaches every process
-through their group; this one waits for them. Exits with the code of the process that failed first
-(128 + signal where a signal ended it), else with 0.
+CUDA_VISIBLE_DEVICES, WORLD_SIZE and LONGSHORE_FIRST_RANK. SIGNALS are the numbers of those that
+the job may get, as `15,10`: the first asks it to stop. They reach every process through their
+group. This one waits for all, and asks nobody again: a handler that saves would be entered twice.
+Exits with the code of the process that failed first (128 + signal where a signal ended it), else
+with 0.
 """
 
 import os
@@ -16,6 +18,7 @@ import time
 
 POLL_SECONDS = 0.05
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
 
 def of_one(rank: int, local_rank: int, world: int, local_world: int) -> dict[str, str]:
@@ -32,13 +35,23 @@ def of_one(rank: int, local_rank: int, world: int, local_world: int) -> dict[str
     }
 
 
-def run(grace: float, argv: list[str]) -> int:
+def run(grace: float, numbers: list[int], argv: list[str]) -> int:
     """Run the command for each GPU until all have ended; return the exit code."""
+    stopped: list[int] = []
     devices = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
     indices = os.environ["LONGSHORE_GPU_INDICES"].split(",")
     first, world = int(os.environ["LONGSHORE_FIRST_RANK"]), int(os.environ["WORLD_SIZE"])
-    for stop in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
-        signal.signal(stop, signal.SIG_IGN)
+    ignored = {*_IGNORED, *numbers} - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    if numbers[0] in ignored:
+        signal.signal(numbers[0], lambda number, _: stopped.append(number))
+
+    def heed_signals() -> None:
+        """What this process ignores, the job's must not."""
+        for number in ignored:
+            signal.signal(number, signal.SIG_DFL)
+
     started: list[subprocess.Popen[bytes]] = []
     for local, (device, index) in enumerate(zip(devices, indices, strict=True)):
         own = of_one(first + local, local, world, len(devices))
@@ -49,20 +62,20 @@ def run(grace: float, argv: list[str]) -> int:
         }
         try:
             started.append(
-                subprocess.Popen(argv, env=os.environ | own | one_gpu, preexec_fn=_heed_signals)
+                subprocess.Popen(argv, env=os.environ | own | one_gpu, preexec_fn=heed_signals)
             )
         except OSError as error:
             print(f"{argv[0]}: {error.strerror}", file=sys.stderr)
             _end(started, grace)
             return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
-    return _wait(started, grace)
+    return _wait(started, grace, stopped)
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], grace: float) -> int:
+def _wait(processes: list[subprocess.Popen[bytes]], grace: float, stopped: list[int]) -> int:
     while True:
         codes = [process.poll() for process in processes]
         failed = [code for code in codes if code]
-        if failed:
+        if failed and not (stopped and None in codes):
             _end(processes, grace)
             return failed[0] if failed[0] > 0 else 128 - failed[0]
         if all(code == 0 for code in codes):
@@ -84,11 +97,5 @@ def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
             process.wait()
 
 
-def _heed_signals() -> None:
-    """What this process ignores, the job's must not."""
-    for stop in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
-        signal.signal(stop, signal.SIG_DFL)
-
-
 if __name__ == "__main__":
-    sys.exit(run(float(sys.argv[1]), sys.argv[2:]))
+    sys.exit(run(float(sys.argv[1]), [int(n) for n in sys.argv[2].split(",")], sys.argv[3:]))

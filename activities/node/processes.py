@@ -152,6 +152,7 @@ class Processes:
             epoch=placement.epoch,
             claimed_at=wall_clock(),
             indirect=is_indirect(request.spec),
+            in_image=request.spec.image is not None,
             checkpoints=request.spec.checkpoint is not None,
             batch=request.batch is not None,
             code=request.spec.code is not None,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from longshore.activities.node import per_gpu
+from longshore.activities.node.system import signal_number
 from longshore.models.job import JobSpec
 from longshore.models.placement import Placement, Rank
 from longshore.scheduling.ranks import fewest_nodes, most_nodes
@@ -87,7 +88,11 @@ def command(argv: Sequence[str], spec: JobSpec) -> tuple[str, ...]:
     if spec.gang is None or not spec.gang.per_gpu:
         return tuple(argv)
     grace = str(spec.grace.total_seconds())
-    return (sys.executable, "-I", "-S", str(Path(per_gpu.__file__)), grace, *argv)
+    signals = [spec.stop_signal]
+    if spec.checkpoint and spec.checkpoint.save_signal:
+        signals.append(spec.checkpoint.save_signal)
+    numbers = ",".join(str(int(signal_number(name))) for name in signals)
+    return (sys.executable, "-I", "-S", str(Path(per_gpu.__file__)), grace, numbers, *argv)
 
 
 def port_of(placement: Placement) -> int:

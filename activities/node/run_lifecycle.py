@@ -12,7 +12,7 @@ from typing import Any
 from longshore.activities.failpoints import failpoint
 from longshore.activities.node import orphans, time_limit
 from longshore.activities.node.adoption import ORDERS, Adopted
-from longshore.activities.node.checkpointing import Keeper, signal_number
+from longshore.activities.node.checkpointing import Keeper
 from longshore.activities.node.code import lies_in
 from longshore.activities.node.container_signals import signal_command
 from longshore.activities.node.fence import Fence
@@ -27,7 +27,7 @@ from longshore.activities.node.run import Run
 from longshore.activities.node.run_files import RunFiles
 from longshore.activities.node.runs import RunRecord, RunStore
 from longshore.activities.node.supervision import ForkServer, NotForkedError, Plan, Supervised
-from longshore.activities.node.system import users_umask
+from longshore.activities.node.system import signal_number, users_umask
 from longshore.activities.storage import GivenUp
 from longshore.models.errors import StoreError
 from longshore.models.node import Inventory, NodeIdentity

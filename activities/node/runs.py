@@ -45,6 +45,8 @@ class RunRecord(Wire):
     claimed_at: Instant
     indirect: bool = False
     """True where a shell or a container runtime looks for the command, and says 126 or 127."""
+    in_image: bool = False
+    """True where a container runtime does, and says 125 where there is no container."""
     batch: bool = False
     """True where it is a batch of elements of an array."""
     folder: str | None = None

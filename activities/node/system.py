@@ -156,6 +156,13 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
+def signal_number(name: str) -> int:
+    """Return the number of a signal; SIGTERM's for a name that this system does not know."""
+    with contextlib.suppress(KeyError):
+        return signal.Signals[name]
+    return signal.SIGTERM
+
+
 def group_lives(group: int) -> bool:
     try:
         os.killpg(group, 0)

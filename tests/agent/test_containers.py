@@ -74,6 +74,12 @@ async def test_how_it_ended_is_told(
     assert containers() == []
 
 
+async def test_its_job_file_does_not_say_what_it_goes_on_from(box: LocalNode) -> None:
+    run = box.start('echo "resume ${LONGSHORE_RESUME:-no}"', env={"LONGSHORE_RESUME": "1"})
+    await run.done
+    assert box.output(run.record.key) == "resume no\n"
+
+
 async def test_a_job_may_save_in_its_grace(box: LocalNode) -> None:
     run = box.start(f"trap 'echo saved; exit 7' TERM; {IDLE}")
     await box.says(run, "ready")

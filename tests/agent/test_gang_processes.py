@@ -1,6 +1,7 @@
 """What the processes of a gang are told of each other, and a process for each GPU."""
 
 import json
+import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +12,8 @@ from longshore.models.node_messages import StopProcessRequest
 from longshore.models.placement import Placement, PlacementKey, Rank
 from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode
+from tests.support.podman import IDLE
+from tests.support.programs import COUNTS_STOPS
 from tests.support.waiting import eventually
 
 PER_GPU = {"processes": "gpu"}
@@ -129,6 +132,28 @@ async def test_a_stop_reaches_every_process_and_waits_for_all(box: LocalNode) ->
     report = await run.done
     assert report.stopped_for == "enough"
     assert sorted(box.output(key).split("\n")) == ["", "saved 0", "saved 1", "up", "up"]
+
+
+async def test_a_rank_that_is_still_saving_is_asked_once_where_another_has_ended(
+    box: LocalNode,
+) -> None:
+    leave = 'if [ "$RANK" = 1 ]; then trap "exit 143" TERM; echo ready; sleep 60 & wait; fi'
+    run = box.start(f'{leave}; exec {sys.executable} -c "$PROGRAM"', gang=PER_GPU,
+                    env={"PROGRAM": COUNTS_STOPS})  # fmt: skip
+    await eventually(lambda: box.output(run.record.key).count("ready") == 2)
+    report = await box.stop(run, grace=60)
+    assert (report.exit_code, report.stopped_for) == (143, "test")
+    assert box.output(run.record.key) == "ready\nready\nheard 1\n"
+
+
+async def test_a_stop_by_another_signal_is_one_too(box: LocalNode) -> None:
+    contract = {"folder": "c", "signal": "SIGQUIT", "grace": 60}
+    script = f'trap "sleep 0.2; echo saved $RANK; exit $RANK" QUIT; {IDLE}'
+    run = box.start(script, gang=PER_GPU, checkpoint=contract)
+    await eventually(lambda: box.output(run.record.key).count("ready") == 2)
+    await box.processes.stop_all("test")
+    assert run.done.result().exit_code == 1
+    assert sorted(box.output(run.record.key).split()[2:]) == ["0", "1", "saved", "saved"]
 
 
 @pytest.mark.parametrize("processes", ["gpu"])

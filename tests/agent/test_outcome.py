@@ -1,6 +1,7 @@
 """What is made of the supervisor's last word."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,15 +11,21 @@ from longshore.activities.node.runs import RunRecord
 from longshore.models.messages import TIME_ENDED
 from longshore.models.node_messages import ProcessReport, Progress
 from longshore.models.retry import FailureClass
+from tests.agent.conftest import LocalNode
 
 KILLED = -9
 
 
 def said(
-    end: dict[str, Any], *, indirect: bool = False, stop_reason: str | None = None
+    end: dict[str, Any],
+    *,
+    indirect: bool = False,
+    in_image: bool = False,
+    stop_reason: str | None = None,
 ) -> ProcessReport:
     record = RunRecord(
         job_id="a", attempt=1, epoch=1, claimed_at=datetime.now(UTC), indirect=indirect,
+        in_image=in_image,
         stop_reason=stop_reason,
     )  # fmt: skip
     return report_of(record, end, None, Progress())
@@ -117,5 +124,32 @@ def test_a_stop_is_a_failure_only_where_nobody_asked_for_it(
 @pytest.mark.parametrize("code", [125, 126, 127])
 def test_what_a_shell_or_a_container_could_not_start_has_not_started(code: int):
     end = {"cause": "exited", "status": code}
-    assert said(end, indirect=True).failure is FailureClass.START
+    assert said(end, indirect=True, in_image=True).failure is FailureClass.START
     assert said(end).failure is FailureClass.USER
+
+
+@pytest.mark.parametrize(
+    ("code", "failure"),
+    [(125, FailureClass.USER), (126, FailureClass.START), (127, FailureClass.START)],
+)
+def test_125_is_the_word_of_a_container_runtime_alone(code: int, failure: FailureClass):
+    report = said({"cause": "exited", "status": code}, indirect=True)
+    assert report.failure is failure
+    assert ("container" in report.message) is False
+
+
+async def test_a_shell_that_ends_with_125_has_failed_and_was_started(box: LocalNode):
+    assert (await box.report("exit 125")).message == "exited with code 125"
+    of_batch = (await box.start_batch("exit 125", 1).done).batch
+    assert of_batch
+    assert of_batch.results[0].failure is FailureClass.USER
+
+
+async def test_a_container_that_could_not_be_started_has_not(box: LocalNode, tmp_path: Path):
+    runtime = tmp_path / "runtime"
+    runtime.write_text("#!/bin/sh\nexit 125\n")
+    runtime.chmod(0o755)
+    box.inventory = box.inventory.model_copy(update={"container_runtime": str(runtime)})
+    box.life()
+    report = await box.report("true", image="no-such-image")
+    assert (report.failure, report.exit_code) == (FailureClass.START, 125)
