@@ -28,6 +28,22 @@ class ModelFacts(Frozen):
     """KV heads; as many as heads where the files do not say."""
     context: int | None = None
     """Tokens of the longest text that it was trained on; None where the files do not say."""
+    files: str = ""
+    """A digest of pieces of the files: others of the same shape have another. Empty of a model
+    that a version before this stored, and that has not changed since."""
+    files_since: int = 0
+    """The revision of the model with which its files became others; 0 where they never did."""
+
+    def after(self, before: "ModelFacts", revision: int) -> Self:
+        """Return them as they are stored in the place of those `before`, as that revision."""
+        others = self.files and before.files and self.files != before.files
+        return self.model_copy(update={"files_since": revision if others else before.files_since})
+
+    def says_what(self, other: "ModelFacts") -> bool:
+        """Whether files with these facts are those with the others, as far as both know."""
+        if self.files and other.files:
+            return self == other
+        return self.model_copy(update={"files": other.files}) == other
 
 
 class SizeView(Frozen):

@@ -2,16 +2,29 @@
 
 import hashlib
 import posixpath
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from longshore.activities.serving.model_files import connect_model, opened, read_model
-from longshore.activities.serving.model_folder import ENDING, is_folder, read_file, read_folder
+from longshore.activities.serving.model_files import (
+    connect_model,
+    files_in,
+    opened,
+    read_model,
+    sampled,
+)
+from longshore.activities.serving.model_folder import (
+    ENDING,
+    files_in_folder,
+    is_folder,
+    read_file,
+    read_folder,
+)
 from longshore.activities.storage import address, connect, speaking
 from longshore.models.addresses import without_secrets
-from longshore.models.errors import DamagedError, NotFoundError
+from longshore.models.errors import DamagedError, NotFoundError, StoreError
 from longshore.models.gguf import GGUFHeader
 from longshore.models.model_memory import MOST_CONCURRENCY, ModelMemory, Serving
 from longshore.models.model_registry import ModelFacts
@@ -54,14 +67,23 @@ class ReadModel:
     """At a time, of one engine."""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     """Of the tensors of a GGUF model, the length of a row first."""
+    files: Callable[[], tuple[Any, Sequence[str]]] | None = None
+    """Says where its files are."""
 
     def facts(self, serving: Serving, *, context_is_said: bool) -> ModelFacts:
         """Return what is stored of it. Unless the context was said, it is no longer than what the
-        model was trained on. Raises UnsatisfiableError."""
+        model was trained on. Blocks. Raises UnsatisfiableError."""
         return ModelFacts(
             memory=self.needs(self.served(serving, context_is_said=context_is_said)),
             layers=self.layers, heads=self.heads, key_heads=self.key_heads, context=self.context,
+            files=self._sampled(),
         )  # fmt: skip
+
+    def _sampled(self) -> str:
+        # Some servers give a file from its beginning alone.
+        with suppress(StoreError, NotFoundError):
+            return sampled(*self.files()) if self.files else ""
+        return ""
 
     def served(self, serving: Serving, *, context_is_said: bool) -> Serving:
         if context_is_said or self.context is None or self.context >= serving.context:
@@ -76,9 +98,11 @@ def read_files(source: str) -> ReadModel:
     """
     place = place_of(source)
     if is_folder(place):
-        return _of_safetensors(read_folder(place), source)
+        return replace(
+            _of_safetensors(read_folder(place), source), files=lambda: files_in_folder(place)
+        )
     if place.endswith(ENDING):
-        return _of_safetensors(read_file(place), source)
+        return replace(_of_safetensors(read_file(place), source), files=lambda: _one_file(place))
     header = read_model(place)
     if header.keys.get("general.type") == "adapter":
         raise DamagedError(
@@ -92,7 +116,13 @@ def read_files(source: str) -> ReadModel:
         key_heads=_number(header, "attention.head_count_kv") or heads,
         context=_number(header, "context_length") or None, most_requests=MOST_REQUESTS,
         shapes={tensor.name: tensor.shape for tensor in header.tensors},
+        files=lambda: files_in(place),
     )  # fmt: skip
+
+
+def _one_file(place: str) -> tuple[Any, Sequence[str]]:
+    fs, path = connect_model(place)
+    return fs, [path]
 
 
 def _of_safetensors(model: SafetensorsModel, source: str) -> ReadModel:

@@ -1,10 +1,11 @@
 """The files of a model at a path or fsspec URL, of which only the headers are read."""
 
 import glob
+import hashlib
 import os
 import posixpath
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from longshore.models.visible import shown
 _MOST_HEADERS = 128 * 2**20
 """Bytes of the headers of all files of a model: the first alone has a vocabulary."""
 _PIECE = 2**20
+_SAMPLES, _SAMPLE = 32, 4096
+"""Pieces of a model, and the bytes of each."""
 _ANSWERS_WITHIN = 60.0
 """Seconds, of each piece."""
 
@@ -50,6 +53,26 @@ def read_model(url: str) -> GGUFHeader:
             f"{header.files[0]} has no tensor: it is the header of a model without the model"
         )
     return header
+
+
+def files_in(url: str) -> tuple[Any, list[str]]:
+    """Return the file system of a GGUF model and its files. Raises as `read_model`."""
+    fs, path = connect_model(url)
+    return fs, _parts(fs, path)
+
+
+def sampled(fs: Any, paths: Sequence[str]) -> str:
+    """Return a digest of pieces that are spread over files, and of the files' sizes: a training
+    changes weights everywhere. Blocks. Raises StoreError."""
+    digest, number = hashlib.sha256(), max(_SAMPLES // len(paths), 1)
+    for path in paths:
+        with speaking("model", address(fs, path), "read"), opened(fs, path, far="none") as found:
+            file, size = found
+            digest.update(size.to_bytes(8, "big"))
+            for piece in range(number):
+                file.seek(size * piece // number)
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()
 
 
 def connect_model(url: str, *, whole: bool = False) -> tuple[Any, str]:
@@ -116,9 +139,10 @@ def _read(fs: Any, path: str) -> GGUFHeader:
 
 
 @contextmanager
-def opened(fs: Any, path: str) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a file to be read, and yield it with its bytes. Raises what the store raises, and
-    NotGGUFError for what is no file."""
+def opened(fs: Any, path: str, *, far: str | None = None) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a file to be read, and yield it with its bytes. Of a file that is `far` away more is
+    read than is asked for, with "none" no more. Raises what the store raises, and NotGGUFError for
+    what is no file."""
     if is_local(fs):
         # A pipe would hold up whoever opens it.
         if Path(path).is_dir():
@@ -130,15 +154,16 @@ def opened(fs: Any, path: str) -> Iterator[tuple[BinaryIO, int]]:
                 raise NotGGUFError(f"{shown(path)} is no file")
             yield file, found.st_size
         return
-    with _opened_far(fs, path) as file:
+    with _opened_far(fs, path, far) as file:
         if not isinstance(file.size, int):
             raise StoreError(f"{without_secrets(address(fs, path))} does not say how long it is")
         yield file, file.size
 
 
-def _opened_far(fs: Any, path: str) -> Any:
+def _opened_far(fs: Any, path: str, cache: str | None) -> Any:
+    kept = {} if cache is None else {"cache_type": cache}
     try:
-        return fs.open(path, "rb", block_size=_PIECE)
+        return fs.open(path, "rb", block_size=_PIECE, **kept)
     except FileNotFoundError as error:
         if (away := why_away(error)) is None:
             raise

@@ -76,6 +76,12 @@ def read_folder(url: str) -> SafetensorsModel:
     return SafetensorsModel(dict(weights.most_common()), number, config, why)
 
 
+def files_in_folder(url: str) -> tuple[Any, list[str]]:
+    """Return the file system of a model in a folder and its files. Raises as `read_folder`."""
+    fs, folder = connect_model(url)
+    return fs, [posixpath.join(folder, name) for name in _files(fs, folder)]
+
+
 def read_file(url: str) -> SafetensorsModel:
     """Return what one file says that is a model by itself.
 

@@ -33,8 +33,8 @@ async def record_service(
     """Have a service be as it is given; return its revision. Its replicas have one of `sizes`, or
     that of the engine where there are none.
 
-    That is a new one where more than the number of replicas is another. Raises RefusedError while
-    one of the name is being removed.
+    That is a new one where more than the number of replicas is another, or the files of
+    the model are. Raises RefusedError while one of the name is being removed.
     """
     row = {"name": spec.name, "replicas": spec.replicas}
     # Of two at a time one waits here for the other.
@@ -57,6 +57,10 @@ async def record_service(
         before is None
         or service["state"] == ServiceState.REMOVED
         or not _same(before, spec, engine, tuple(sizes))
+        or await connection.scalar(
+            text(_OTHER_FILES),
+            {**row, "number": number, "model": spec.model},
+        )
     ):
         number = await connection.scalar(
             text(_INSERT_REVISION),
@@ -247,6 +251,12 @@ _INSERT_REVISION = """
       FROM service_revisions WHERE service = :name
     RETURNING number
 """
+_OTHER_FILES = """
+    SELECT v.model_revision < coalesce((m.facts ->> 'files_since')::integer, 0)
+      FROM service_revisions v, models m
+     WHERE v.service = :name AND v.number = :number AND m.name = :model
+"""
+"""Whether its model has got other files since: an engine may be the same by all else."""
 _SET_SERVICE = """
     UPDATE services
        SET revision = :revision, replicas = :replicas, state = 'RUNNING',

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -103,6 +104,7 @@ async def store_models(
         name = each.spec.name
         rows = await connection.execute(text(_MODEL), {"name": name})
         row = rows.mappings().one_or_none()
+        each = _as_stored(row, each) if row else each
         fields = _model_differences(row, each) if row else ()
         if row and not fields:
             continue
@@ -216,16 +218,32 @@ def _change(
     return RegistryChange(name=name, edit=edit, fields=fields, revision=revision or 1)
 
 
+def _as_stored(row: RowMapping, wanted: Examined) -> Examined:
+    """Return it with the revision since which it has its files."""
+    before = _model(row).facts
+    if before is None or wanted.facts is None:
+        return wanted
+    return replace(wanted, facts=wanted.facts.after(before, row["revision"] + 1))
+
+
 def _model_differences(row: RowMapping, wanted: Examined) -> tuple[str, ...]:
     before = _model(row)
     if before.trouble:
         return (_UNREADABLE,)
     found = tuple(_differences(before.spec, wanted.spec))
-    if found or before.facts == wanted.facts:
+    if found or _same(before.facts, wanted.facts):
         return found
+    if before.facts and wanted.facts:
+        of_files = {"files": before.facts.files, "files_since": before.facts.files_since}
+        if wanted.facts.model_copy(update=of_files) == before.facts:
+            return ("its files, which are others of the same shape",)
     was, now = memory_of(before.spec, before.facts), memory_of(wanted.spec, wanted.facts)
     sizes = f": {format_bytes(was)} to {format_bytes(now)}" if was != now else ""
     return (f"what its files say{sizes}",)
+
+
+def _same(before: ModelFacts | None, after: ModelFacts | None) -> bool:
+    return before.says_what(after) if before and after else before is after
 
 
 def _differences(before: BaseModel, after: BaseModel) -> list[str]:

@@ -2,6 +2,7 @@
 database refuses whatever the code does."""
 
 import asyncio
+import json
 from typing import Any, cast
 
 import pytest
@@ -109,6 +110,31 @@ async def test_it_goes_back_to_what_ran_before_and_not_to_the_newest(served: Rec
     assert found[2].can_go_back
     async with served.control.transaction() as connection:
         assert await undo_rollout(connection, served.name, None) == 1, "somebody went on by hand"
+    await served.end()
+
+
+async def test_other_files_of_its_model_are_a_new_revision(served: RecordedService):
+    """By its engine it is the same: its replicas would serve other weights one by one."""
+    model = f"m-{served.pool}"
+
+    async def files_since(revision: int) -> None:
+        spec = {"name": model, "runtime": "vllm"}
+        facts = {"files": "a", "files_since": revision}
+        async with served.control.transaction() as connection:
+            await connection.execute(
+                text("INSERT INTO models (name, runtime, spec, facts)"
+                     " VALUES (:name, 'vllm', CAST(:spec AS jsonb), CAST(:facts AS jsonb))"
+                     " ON CONFLICT (name) DO UPDATE SET facts = excluded.facts"),
+                {"name": model, "spec": json.dumps(spec), "facts": json.dumps(facts)},
+            )  # fmt: skip
+
+    await files_since(0)
+    assert await served.record(model=model) == 1
+    served.model_revision = 3
+    assert await served.record(model=model) == 1, "something else was changed, and back"
+    await files_since(2)
+    assert await served.record(model=model) == 2
+    assert await served.record(model=model) == 2
     await served.end()
 
 

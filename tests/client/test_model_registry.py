@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -99,6 +100,28 @@ async def test_another_file_at_the_same_place_is_a_change(longshore: Command, tm
     changed = await longshore(*asked)
     assert "model replaced is changed: what its files say: " in changed.out
     assert "(revision 2)" in changed.out
+
+
+async def test_other_weights_at_the_same_place_are_a_change(
+    longshore: Command, tmp_path: Path, control: Database
+):
+    source = write(Model(), tmp_path / "model.gguf", 1)
+    asked = ("models", "add", "trained", "--source", str(source))
+    assert (await longshore(*asked)).code == 0
+    os.utime(source, (1, 1))
+    assert (await longshore(*asked)).out == "Nothing is changed.\n", "the same, copied"
+    write(Model(), source, 2)
+    changed = await longshore(*asked)
+    others = "its files, which are others of the same shape (revision 2)"
+    assert changed.out.splitlines()[0] == f"model trained is changed: {others}"
+    assert (await longshore(*asked)).out == "Nothing is changed.\n"
+    async with control.transaction() as connection:
+        await connection.execute(
+            text("UPDATE models SET facts = facts - 'files' - 'files_since' WHERE name='trained'")
+        )
+    write(Model(), source, 3)
+    again = await longshore(*asked)
+    assert again.out == "Nothing is changed.\n", "a version before this did not look at them"
 
 
 async def test_a_file_of_several_models(longshore: Command, files: Path, tmp_path: Path):

@@ -1,6 +1,9 @@
 """A model is looked at before it is stored."""
 
+import re
 import struct
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -78,6 +81,76 @@ def test_one_safetensors_file_that_cannot_be_true_is_refused(
     assert why in of_folder[0]
     (other,) = examine(ModelSpec(name="one", source=str(file)), BUILT_IN[LLAMA_CPP]).problems
     assert why in other
+
+
+def files_of(source: str) -> str:
+    """Return what is kept of the files of a model to tell them from others."""
+    own = Runtime(name="own", command=("serve", "{port}"))
+    (facts,) = [examine(ModelSpec(name="m", source=source, memory=5), own).facts]
+    assert facts is not None
+    return facts.files
+
+
+@pytest.mark.parametrize("tensors", [0, 8], ids=["one", "several"])
+def test_files_of_one_shape_are_told_from_others(tmp_path: Path, tensors: int) -> None:
+    one, other = Path(tmp_path, "one"), Path(tmp_path, "other")
+    found: list[str] = []
+    for folder, seed in ((one, 1), (other, 1), (other, 2)):
+        folder.mkdir(exist_ok=True)
+        found.append(files_of(str(write_gguf(Model(), folder / "m.gguf", seed, tensors=tensors))))
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_folder_of_one_shape_is_told_from_others(tmp_path: Path) -> None:
+    before = files_of(str(write(tmp_path)))
+    assert files_of(str(tmp_path)) == before == files_of(str(tmp_path / "model.safetensors"))
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    assert files_of(str(tmp_path)) != before
+
+
+def test_a_server_that_gives_a_file_from_its_beginning_alone_says_nothing_of_its_weights(
+    tmp_path: Path,
+) -> None:
+    large = Model(inner=40_000)
+    write_gguf(large, tmp_path / "large.gguf", None)
+    with serving(tmp_path) as served:
+        assert files_of(f"{served.url}large.gguf") == ""
+
+
+def test_of_a_file_behind_a_url_little_is_read_to_tell_it_from_others(tmp_path: Path) -> None:
+    file = write_gguf(Model(inner=40_000), tmp_path / "large.gguf", None)
+    asked: list[int] = []
+
+    class Ranges(SimpleHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+            whole = file.read_bytes()
+            assert found is not None
+            start, end = int(found[1]), min(int(found[2]), len(whole) - 1)
+            asked.append(end - start + 1)
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{end}/{len(whole)}")
+            self.send_header("Content-Length", str(end - start + 1))
+            self.end_headers()
+            self.wfile.write(whole[start : end + 1])
+
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.send_header("Accept-Ranges", "bytes")
+            self.send_header("Content-Length", str(file.stat().st_size))
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Ranges) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        found = files_of(f"http://127.0.0.1:{server.server_address[1]}/large.gguf")
+        server.shutdown()
+    assert found == files_of(str(file))
+    assert file.stat().st_size > 20_000_000
+    assert sum(asked) < 4_000_000
 
 
 def test_a_large_file_behind_a_url_is_read_for_its_digest_when_asked(
