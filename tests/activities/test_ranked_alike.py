@@ -6,7 +6,7 @@ import pytest
 
 from longshore.activities.database import clock
 from longshore.activities.preemption_inputs import PreemptionInputs, may_stop_any, read_inputs
-from longshore.activities.snapshot import load_pool
+from longshore.activities.snapshot import load_pool, load_queue
 from longshore.activities.views import set_pool
 from longshore.client.preempt_plan import with_one_more
 from longshore.models.data import HeldData, HeldReport
@@ -105,16 +105,18 @@ async def test_why_asks_for_the_same(ledger: Ledger):
     async with ledger.listening("a", "b"):
         await ledger.enqueue("a", **SAVES, data={"set": 100})
         await ledger.cycle("first")
-        # It has twice the rank of the other by its wait, and less than twice by its data.
-        await ledger.enqueue("b", **SAVES, data={"none": 100})
+        await _saved(ledger)
+        # It has twice the rank of the other, and less than that by the data of both.
+        await ledger.enqueue("b", **SAVES)
         await _older(ledger, "1 hour")
         await _saved(ledger)
-        await ledger.rows("UPDATE queue SET attained = interval '30 minutes'")
-        async with ledger.database.transaction() as connection:
-            inputs = await read_inputs(connection, ledger.pool)
-            now, spec = await clock(connection), await load_pool(connection, ledger.pool)
-            (job,) = inputs.queue
-            assert not await may_stop_any(connection, spec, job, {"node-a"}, now)
+        for attained, may in (("30 minutes", False), ("0", True)):
+            await ledger.rows("UPDATE queue SET attained = CAST(:a AS interval)", a=attained)
+            async with ledger.database.transaction() as connection:
+                spec = await load_pool(connection, ledger.pool)
+                (entry,) = await load_queue(connection, ledger.pool)
+                asked = entry.request, {"node-a"}, await clock(connection)
+                assert await may_stop_any(connection, spec, *asked) is may
 
 
 async def _begin(ledger: Ledger, profile: ScoreProfile) -> None:
