@@ -20,6 +20,7 @@ from longshore.models.messages import LeaseEnd
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import CyclePlan
+from longshore.models.preemption import RunningWork
 
 KEPT_FOR = timedelta(days=7)
 """Data that nobody used for so long is taken to be gone."""
@@ -40,6 +41,34 @@ async def with_locality(
     hold of all that the queue wants; both as they are where the pool gives nothing for it."""
     jobs, held = await load_locality(connection, pool, packing, queue)
     return jobs, tuple(_holding(node, held.get(node.id)) for node in nodes) if held else nodes
+
+
+async def with_locality_of_both(
+    connection: AsyncConnection, pool: str, packing: PackingPolicy,
+    waiting: Sequence[JobRequest], works: tuple[RunningWork, ...], nodes: tuple[Node, ...],
+) -> tuple[list[JobRequest], tuple[RunningWork, ...], tuple[Node, ...]]:  # fmt: skip
+    """Return what waits and what runs with their data as `with_locality` has it, and the nodes
+    with what they hold of it. Where the order weighs data, both are ranked by the same."""
+    ranked = works if packing.ranks_by_data else ()
+    asked = [*waiting, *(work.request for work in ranked)]
+    jobs, nodes = await with_locality(connection, pool, packing, asked, nodes)
+    located = tuple(
+        work if request is work.request else work.model_copy(update={"request": request})
+        for work, request in zip(ranked, jobs[len(waiting) :], strict=True)
+    )
+    return jobs[: len(waiting)], located or works, nodes
+
+
+async def with_locality_beside(
+    connection: AsyncConnection, pool: str, packing: PackingPolicy, job: JobRequest,
+    nodes: tuple[Node, ...],
+) -> tuple[JobRequest, tuple[Node, ...]]:  # fmt: skip
+    """Return a job more with its data as `with_locality` has it, and the nodes with what they hold
+    of that beside what others want."""
+    (job,), held = await load_locality(connection, pool, packing, [job])
+    return job, tuple(
+        _holding(node, tuple(sorted({*node.data, *held.get(node.id, ())}))) for node in nodes
+    )
 
 
 async def load_locality(

@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
-from longshore.activities.locality import with_locality
+from longshore.activities.locality import with_locality_of_both
 from longshore.activities.placements import SETTLED
 from longshore.activities.pool_cache import CachedPool
 from longshore.activities.serving.engine_turns import with_engine_turns
@@ -30,7 +30,6 @@ from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import LeaseEnd
 from longshore.models.node import Node
-from longshore.models.packing import PackingPolicy
 from longshore.models.placement import RunningJob
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import (
@@ -123,7 +122,7 @@ async def read_inputs(
     waiting = await with_engine_turns(
         connection, pool, waiting, works, spec.preemption, await clock(connection), served
     )
-    queue, works, nodes = await _with_locality(
+    queue, works, nodes = await with_locality_of_both(
         connection, pool, spec.packing, waiting, works, nodes
     )
     return PreemptionInputs(
@@ -154,7 +153,7 @@ async def may_stop_any(
     yielding = None
     if spec.packing.by_rank:
         nodes = await load_nodes(connection, spec.name)
-        queue, works, nodes = await _with_locality(
+        queue, works, nodes = await with_locality_of_both(
             connection, spec.name, spec.packing, [job], works, nodes
         )
         yielding = Yielding(works, queue, nodes, spec.preemption, spec.packing, now)
@@ -163,22 +162,6 @@ async def may_stop_any(
         for work in works
         if not names.isdisjoint(work.nodes)
     )
-
-
-async def _with_locality(
-    connection: AsyncConnection, pool: str, packing: PackingPolicy,
-    waiting: Sequence[JobRequest], works: tuple[RunningWork, ...], nodes: tuple[Node, ...],
-) -> tuple[list[JobRequest], tuple[RunningWork, ...], tuple[Node, ...]]:  # fmt: skip
-    """Return what waits and what runs with their data as `with_locality` has it, and the nodes
-    with what they hold of it. Where the order weighs data, both are ranked by the same."""
-    ranked = works if packing.ranks_by_data else ()
-    asked = [*waiting, *(work.request for work in ranked)]
-    jobs, nodes = await with_locality(connection, pool, packing, asked, nodes)
-    located = tuple(
-        work.model_copy(update={"request": request})
-        for work, request in zip(ranked, jobs[len(waiting) :], strict=True)
-    )
-    return jobs[: len(waiting)], located or works, nodes
 
 
 async def load_running_work(

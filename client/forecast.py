@@ -91,6 +91,7 @@ async def forecast(
         (job,) = where_paid([job], funding)
         unpaid = _why_unpaid(funding)
         packing = pool.packing.model_copy(update={"funding": funding})
+        asked = job
         (job,), nodes = await with_locality(connection, spec.pool, packing, [job], nodes)
         alone = place(job, nodes, packing, now, recent=recent)
         if alone.kind is not PlacementKind.EXISTING_NODE and funding:
@@ -109,7 +110,7 @@ async def forecast(
         inputs = None
         if may_stop or deadline is not None:
             inputs = await read_inputs(connection, spec.pool, margins=settings.margins)
-            inputs = await with_job(connection, inputs, spec, job.smallest, now)
+            inputs = await with_job(connection, inputs, spec, asked.smallest, now)
     bought, left, away, not_yet = None, Left(), "", ""
     if pool.buying.enabled and not unpaid and alone.kind is not PlacementKind.EXISTING_NODE:
         latest = start_by(job, deadline, duration, pool.buying, now)

@@ -22,7 +22,7 @@ from longshore.activities.snapshot import (
     load_simulated,
 )
 from longshore.activities.usage import load_pool_to_plan
-from longshore.client.preempt_plan import plan_of, weighed, words_of_like
+from longshore.client.preempt_plan import plan_of, weighed, with_one_more, words_of_like
 from longshore.models.document import read_document
 from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
@@ -163,6 +163,7 @@ async def place_live(
             job = with_learnt(job, await learnt_for(connection, "", spec))
             queue = [entry.request for entry in entries if not entry.held]
             queue = where_paid(queue, packing.funding)
+            as_said = job
             (*queue, job), nodes = await with_locality(
                 connection, pool, packing, [*queue, job], nodes
             )
@@ -170,7 +171,8 @@ async def place_live(
             stops = None
             if found.decision.kind is not PlacementKind.EXISTING_NODE:
                 inputs = await read_inputs(connection, pool, margins=settings.margins)
-                stops = _who_would_stop(job.smallest, spec.engine, load, inputs, now)
+                inputs = await with_one_more(connection, inputs, as_said.smallest)
+                stops = _who_would_stop(spec.engine, load, inputs, now)
     finally:
         await database.close()
     by_id = {node.id: node for node in nodes}
@@ -218,17 +220,18 @@ def _named_nodes(decision: Decision) -> set[str]:
 
 
 def _who_would_stop(
-    job: JobRequest,
     engine: EngineSpec | None,
     load: timedelta,
     inputs: PreemptionInputs,
     now: datetime,
 ) -> PreemptionPlan | None:
-    """Return who would be stopped for a job that a cycle leaves waiting, of an `engine` that takes
-    so long to `load` also when it has its turn; None where the pool stops nobody."""
+    """Return who would be stopped for the last job of a queue, which a cycle leaves waiting, of an
+    `engine` that takes so long to `load` also when it has its turn; None where the pool stops
+    nobody."""
     policy = inputs.spec.preemption
     if not policy.enabled:
         return None
+    *queue, job = inputs.queue
     if engine is not None:
         model = engine.model
         key = EngineKey.of(
@@ -236,7 +239,7 @@ def _who_would_stop(
         )
         at = turn_at(key, now, load, inputs.running, policy)
         job = job.model_copy(update={"engine": key, "turn_at": at})
-    inputs = inputs.model_copy(update={"queue": (*inputs.queue, job)})
+        inputs = inputs.model_copy(update={"queue": (*queue, job)})
     found = plan_of(inputs, job, None, now)
     if found is None or found.preempts:
         return found

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.checkpoints.rows import checkpoints_of
 from longshore.activities.funding.planning import funding_beside
+from longshore.activities.locality import with_locality_beside
 from longshore.activities.preemption_inputs import PreemptionInputs
 from longshore.models.buying import BuyDecision
 from longshore.models.deadline import DeadlineCost, DeadlineJudgment, DeadlineOutlook
@@ -31,13 +32,24 @@ async def with_job(
     now: datetime,
 ) -> PreemptionInputs:
     """Return a pool as if the job were in its queue, as the last, with who would pay for it."""
+    inputs = await with_one_more(connection, inputs, request)
     funding = await funding_beside(connection, inputs.spec, request, spec, inputs.nodes, now)
     packing = inputs.spec.packing
     if funding is not None:
         packing = packing.model_copy(update={"funding": funding})
     pool = inputs.spec.model_copy(update={"packing": packing})
-    queue = where_paid((*inputs.queue, request), packing.funding, everyone=True)
+    queue = where_paid(inputs.queue, packing.funding, everyone=True)
     return inputs.model_copy(update={"spec": pool, "queue": tuple(queue)})
+
+
+async def with_one_more(
+    connection: AsyncConnection, inputs: PreemptionInputs, job: JobRequest
+) -> PreemptionInputs:
+    """Return a pool with a job more, as the last of its queue: by what its nodes hold of its data,
+    as those that are there."""
+    pool = inputs.spec
+    job, nodes = await with_locality_beside(connection, pool.name, pool.packing, job, inputs.nodes)
+    return inputs.model_copy(update={"queue": (*inputs.queue, job), "nodes": nodes})
 
 
 def plan_of(

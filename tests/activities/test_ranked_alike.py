@@ -5,18 +5,20 @@ from typing import Any
 import pytest
 
 from longshore.activities.database import clock
-from longshore.activities.preemption_inputs import may_stop_any, read_inputs
-from longshore.activities.snapshot import load_pool
+from longshore.activities.preemption_inputs import PreemptionInputs, may_stop_any, read_inputs
+from longshore.activities.snapshot import load_pool, load_queue
 from longshore.activities.views import set_pool
+from longshore.client.preempt_plan import with_one_more
 from longshore.models.data import HeldData, HeldReport
 from longshore.models.environment import JobEnvironment
+from longshore.models.job_request import JobRequest
 from longshore.models.messages import LeaseEnd, ReleaseRequest
 from longshore.models.node_messages import Holdings
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.score import ScorePolicy, ScoreProfile
 from longshore.scheduling.score import Scores
-from tests.support.ledger import Ledger
+from tests.support.ledger import SUBMITTED_AT, Ledger
 
 SAVES: dict[str, Any] = {"gpus": 2, "checkpoint": {"folder": "saved", "save_file": True}}
 ENVIRONMENT = JobEnvironment(requirements=("numpy",), digest="a" * 32)
@@ -51,6 +53,20 @@ async def test_a_job_has_the_same_terms_while_it_runs_and_when_it_waits_again(
         assert runs["a"] == term
         await _stopped(ledger, "a", 1, asks)
         assert await _data_terms(ledger) == runs
+
+
+async def test_one_that_is_tried_beside_a_queue_has_the_terms_of_one_in_it(ledger: Ledger):
+    """Of `preempt --dry-run` and `place` for a file: nodes count with what they hold of its
+    data."""
+    await _begin(ledger, ScoreProfile.ML_TRAINING)
+    async with ledger.listening("a"):
+        await ledger.enqueue("a", **SAVES, data={"set": 100})
+        await ledger.cycle("first")
+    job = JobRequest.of("new", ledger.spec(image=IMAGE), SUBMITTED_AT, 1)
+    async with ledger.database.transaction() as connection:
+        inputs = await read_inputs(connection, ledger.pool)
+        inputs = await with_one_more(connection, inputs, job)
+    assert _terms_in(inputs) == {"a": 1.0, "new": 1.0}
 
 
 @pytest.mark.parametrize("profile", STOPS)
@@ -89,16 +105,18 @@ async def test_why_asks_for_the_same(ledger: Ledger):
     async with ledger.listening("a", "b"):
         await ledger.enqueue("a", **SAVES, data={"set": 100})
         await ledger.cycle("first")
-        # It has twice the rank of the other by its wait, and less than twice by its data.
-        await ledger.enqueue("b", **SAVES, data={"none": 100})
+        await _saved(ledger)
+        # It has twice the rank of the other, and less than that by the data of both.
+        await ledger.enqueue("b", **SAVES)
         await _older(ledger, "1 hour")
         await _saved(ledger)
-        await ledger.rows("UPDATE queue SET attained = interval '30 minutes'")
-        async with ledger.database.transaction() as connection:
-            inputs = await read_inputs(connection, ledger.pool)
-            now, spec = await clock(connection), await load_pool(connection, ledger.pool)
-            (job,) = inputs.queue
-            assert not await may_stop_any(connection, spec, job, {"node-a"}, now)
+        for attained, may in (("30 minutes", False), ("0", True)):
+            await ledger.rows("UPDATE queue SET attained = CAST(:a AS interval)", a=attained)
+            async with ledger.database.transaction() as connection:
+                spec = await load_pool(connection, ledger.pool)
+                (entry,) = await load_queue(connection, ledger.pool)
+                asked = entry.request, {"node-a"}, await clock(connection)
+                assert await may_stop_any(connection, spec, *asked) is may
 
 
 async def _begin(ledger: Ledger, profile: ScoreProfile) -> None:
@@ -112,7 +130,10 @@ async def _begin(ledger: Ledger, profile: ScoreProfile) -> None:
 
 async def _data_terms(ledger: Ledger) -> dict[str, float]:
     async with ledger.database.transaction() as connection:
-        inputs = await read_inputs(connection, ledger.pool)
+        return _terms_in(await read_inputs(connection, ledger.pool))
+
+
+def _terms_in(inputs: PreemptionInputs) -> dict[str, float]:
     scores = Scores(inputs.spec.packing, inputs.nodes)
     jobs = [*inputs.queue, *(work.request for work in inputs.running)]
     return {job.id: scores.differing(job, can_stop=True)["data"] for job in jobs}
