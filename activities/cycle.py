@@ -182,7 +182,10 @@ class CycleActivities:
             asked = [made.waiting.entries[job_id].request for job_id in placed]
             await note_data(connection, asked, made.plan, placed)
             waiting = {job.id: job for job in made.queue if job.id not in placed}
-            prepares = await note_preparations(connection, request.cycle_id, made.plan, waiting)
+            packing = made.packing or made.pool.packing
+            prepares = await note_preparations(
+                connection, request.cycle_id, made.plan, waiting, packing
+            )
             explains = time.perf_counter()
             waits = made.waiting
             told = await explain_waiting(
@@ -307,6 +310,7 @@ class CycleActivities:
         return Decided(
             pool, waiting, queue, nodes, decided, now, gpus, took, planning.mix, seconds,
             settlement_of(funding, pool_name, decided, queue, nodes, now, packing.funding),
+            packing,
         )  # fmt: skip
 
     async def _recent_jobs(

@@ -171,6 +171,8 @@ class Decided(NamedTuple):
     """What the plan took of the processor."""
     settlement: Settlement | None = None
     """What is to change of who pays."""
+    packing: PackingPolicy | None = None
+    """The pool's, with what tenants have had; None where nothing was planned."""
 
     @property
     def looked(self) -> Looked:

@@ -208,16 +208,21 @@ class WholeLines:
 
 
 def last_lines(chunks: Sequence[Chunk], lines: int) -> tuple[Chunk, ...]:
-    """Return the last lines of chunks; one that is not ended yet counts as a line."""
-    kept: list[Chunk] = []
-    left = lines
-    for chunk in reversed(chunks):
-        pieces = chunk.data.splitlines(keepends=True)[-left:] if left > 0 else []
-        if not pieces:
-            break
-        kept.insert(0, Chunk(chunk.stream, b"".join(pieces), chunk.at))
-        left -= len(pieces)
-    return tuple(kept)
+    """Return the last lines of chunks; one that is not ended yet counts as a line.
+
+    All that a progress bar writes is one line, as it is on a terminal, and stands where it ends.
+    """
+    found = list[Chunk]()
+    open_lines: dict[Stream, list[bytes]] = {}
+    for chunk in chunks:
+        *ended, rest = chunk.data.split(b"\n")
+        for line in ended:
+            begun = open_lines.pop(chunk.stream, [])
+            found.append(Chunk(chunk.stream, b"".join([*begun, line, b"\n"]), chunk.at))
+        if rest:
+            open_lines.setdefault(chunk.stream, []).append(rest)
+    found += [Chunk(stream, b"".join(begun)) for stream, begun in open_lines.items()]
+    return tuple(found[-lines:]) if lines else ()
 
 
 def _before_the_last(

@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
+from functools import cache, partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,8 +19,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.models.job_request import JobRequest
 from longshore.models.node_messages import Prepare
+from longshore.models.packing import PackingPolicy
 from longshore.models.placement import CyclePlan
 from longshore.models.protocol import PREPARES
+from longshore.scheduling.score import share_deficit
 
 AGAIN_AFTER = timedelta(minutes=1)
 """No job is told of another node sooner: what was begun there would be in vain."""
@@ -28,10 +31,15 @@ Told = list[tuple[str, Prepare]]
 
 
 async def note_preparations(
-    connection: AsyncConnection, cycle_id: str, decided: CyclePlan, queue: Mapping[str, JobRequest]
+    connection: AsyncConnection,
+    cycle_id: str,
+    decided: CyclePlan,
+    queue: Mapping[str, JobRequest],
+    packing: PackingPolicy,
 ) -> Told:
     """Note where the jobs of the plan's reservations are to be prepared; return those of which
-    that is new. Nodes whose agents are too old are left out."""
+    that is new. Nodes whose agents are too old are left out. `packing` says who lacks of a share.
+    """
     if not decided.reservations:
         return []
     starts: dict[str, datetime] = {}
@@ -39,12 +47,14 @@ async def note_preparations(
     for kept in decided.reservations:
         nodes.setdefault(kept.job_id, set()).add(kept.node_id)
         starts[kept.job_id] = max(kept.start, starts.get(kept.job_id, kept.start))
+    deficit = cache(partial(share_deficit, packing))
     rows = [
         {
             "job_id": job_id,
             "attempt": queue[job_id].attempt,
             "nodes": sorted(names),
             "start": starts[job_id].isoformat(),
+            "deficit": deficit(queue[job_id].tenant),
         }
         for job_id, names in sorted(nodes.items())
         if job_id in queue
@@ -85,15 +95,16 @@ BRINGS = """(j.spec->'code'->>'snapshot' IS NOT NULL
 
 _NOTE = f"""
     WITH wanted AS (
-        SELECT w.job_id, w.attempt, w.start,
+        SELECT w.job_id, w.attempt, w.start, w.deficit,
                (SELECT jsonb_agg(n.id ORDER BY n.id) FROM nodes n
                  WHERE w.nodes ? n.id AND n.agent_protocol >= :prepares) AS nodes
           FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (
-               job_id text, attempt integer, nodes jsonb, start timestamptz)
+               job_id text, attempt integer, nodes jsonb, start timestamptz,
+               deficit double precision)
     )
     UPDATE queue q
        SET preparing = jsonb_build_object(
-           'nodes', w.nodes, 'start', w.start, 'cycle', CAST(:cycle AS text),
+           'nodes', w.nodes, 'start', w.start, 'deficit', w.deficit, 'cycle', CAST(:cycle AS text),
            'told_at', extract(epoch FROM clock_timestamp()))
       FROM wanted w JOIN jobs j ON j.id = w.job_id
      WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND NOT q.held

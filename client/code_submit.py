@@ -145,7 +145,8 @@ class CodeStorer:
             if commit is not None:
                 found = replace(found, commit=commit, changed=False)
             await self._refuse(spec, folder, found)
-            cache = CodeCache(self._settings.state_dir / "cache" / "code.sqlite")
+            caches = self._settings.state_dir / "cache"
+            cache = CodeCache(caches / "code.sqlite")
             stack.enter_context(cache)
             files = stack.enter_context(_with_diff(folder, found))
             if brought is not None:
@@ -153,7 +154,7 @@ class CodeStorer:
             if why := await asyncio.to_thread(mistake_of, files):  # by itself the folder has none
                 own = f"Longshore puts files of its own into {PurePosixPath(DIFF_PATH).parent}"
                 raise SpecError(str(folder), (f"{folder}: {why}; {own}: rename what is there",))
-            to = UploadTo(self._database(), store, tenant, cache)
+            to = UploadTo(self._database(), store, tenant, cache, caches / "uploads")
             uploaded = await upload(folder, files, to, self._told, anew=self._anew)
             asked, texts = spec.environment, dict[str, str]()
             if brought is not None:

@@ -26,6 +26,7 @@ from longshore.activities.artifacts.store import ArtifactStore, object_name
 from longshore.activities.database import Database
 from longshore.client.code_cache import CodeCache, is_settled, look_of
 from longshore.client.code_files import FoundFile, FoundFiles
+from longshore.client.one_upload import alone
 from longshore.client.uncollected import uncollected
 from longshore.models.addresses import without_secrets
 from longshore.models.code import Code
@@ -74,6 +75,8 @@ class UploadTo:
     store: ArtifactStore
     tenant: str
     cache: CodeCache
+    locks: Path | None = None
+    """A folder where submits of this machine see what others are just sending."""
 
     @property
     def key(self) -> str:
@@ -96,6 +99,20 @@ async def upload(
     """
     contents = await _thread(_read, folder, found.files, to.cache)
     digest = await _thread(_digest, found, contents)
+    async with alone(to.locks, f"{to.key} {digest}"):
+        return await _upload(folder, found, to, told, contents, digest, anew=anew)
+
+
+async def _upload(
+    folder: Path,
+    found: FoundFiles,
+    to: UploadTo,
+    told: Told,
+    contents: Mapping[str, str],
+    digest: str,
+    *,
+    anew: bool,
+) -> Uploaded:
     sent: set[str] = set()
     sent_bytes = 0
     for _ in range(_TRIES):

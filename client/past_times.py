@@ -12,15 +12,21 @@ from longshore.models.visible import shown
 
 
 def past_time(option: str, text: str) -> datetime:
-    """Return the time of ``10m`` (ago), ``14:05`` (the last one) or a date with its time; the
-    zone of this machine counts where none is given. Raises BadParameter."""
-    if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text, re.ASCII):
-        with contextlib.suppress(ValueError):
-            today, clock = now().astimezone().date(), time.fromisoformat(text)
-            found = datetime.combine(today, clock).astimezone()
-            if found > now():  # by the calendar: a day in which clocks change has another length
-                found = datetime.combine(today - timedelta(days=1), clock).astimezone()
-            return found
+    """Return the time of ``10m`` (ago), ``14:05`` or ``9:05`` (the last one) or a date with its
+    time; the zone of this machine counts where none is given. Raises BadParameter."""
+    if clock := re.fullmatch(r"(\d+)(:\d\d(?::\d\d)?)", text, re.ASCII):  # no H:MM of a duration
+        try:
+            at = time.fromisoformat(f"{clock[1]:0>2}{clock[2]}")
+        except ValueError:
+            raise typer.BadParameter(
+                f"{option} {shown(text)}: is no time of a day, 0:00 to 23:59; say how long ago it "
+                "was as 90m or 36h"
+            ) from None
+        today = now().astimezone().date()
+        found = datetime.combine(today, at).astimezone()
+        if found > now():  # by the calendar: a day in which clocks change has another length
+            found = datetime.combine(today - timedelta(days=1), at).astimezone()
+        return found
     with contextlib.suppress(ValueError, OverflowError):
         return now() - parse_duration(text)
     try:

@@ -206,7 +206,7 @@ class PrepareRequest(Wire):
     expected_start: Instant | None = None
     """When the cycle expects the job to start there."""
     deficit: float = 0.0
-    """By how much its tenant has less than its share; who lacks more goes first."""
+    """By how much its tenant has had less than its share; who lacks more goes first."""
 
 
 class Prepare(Wire):
@@ -217,6 +217,8 @@ class Prepare(Wire):
     node_ids: tuple[Name, ...]
     """One, or all of a gang whose agents can do it."""
     expected_start: Instant | None = None
+    deficit: float = 0.0
+    """By how much its tenant has had less than its share, as a part of that."""
 
 
 class Prepared(Wire):

@@ -53,6 +53,16 @@ def fair_share(target: float, actual: float, burst: float = 0.0, used: float = 1
     return max(target - actual, 0.0) / target
 
 
+def share_deficit(policy: PackingPolicy, tenant: str | None) -> float:
+    """Return by how much a tenant has had less than its share of a pool, as a part of that; 0
+    where the pool does not ask, or nobody knows."""
+    if tenant is None or policy.score is None or not policy.score.by_share or not policy.usage:
+        return 0.0
+    usage = with_tenant(policy.usage, tenant)
+    tree = FairTree(usage, policy.tree, policy.score.shares)
+    return fair_share(*tree.compared(tenant))
+
+
 def topology(groups: int, most: int, links: float, *, several_nodes: bool) -> float:
     """Return f4: of a job on one node how fast the `links` between its GPUs are, of the fastest
     that there are; of one on several most for how few `groups` of nodes of all it needs.

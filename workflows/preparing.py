@@ -6,7 +6,7 @@ it is placed the agent goes on with it, as a part of the start of its process.
 
 import asyncio
 from collections.abc import Collection
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
@@ -48,9 +48,7 @@ class Preparing:
         self.stop(but=told.node_ids)
         for node_id in told.node_ids:
             if node_id not in self._under_way:
-                self._under_way[node_id] = asyncio.create_task(
-                    self._prepare(node_id, spec, told.expected_start)
-                )
+                self._under_way[node_id] = asyncio.create_task(self._prepare(node_id, spec, told))
 
     def placed(self, placement: Placement) -> None:
         """End what goes on at other nodes than those of the placement; the agents of these go on
@@ -68,10 +66,10 @@ class Preparing:
         self._told = None
         self.stop()
 
-    async def _prepare(self, node_id: str, spec: JobSpec, start: datetime | None) -> None:
+    async def _prepare(self, node_id: str, spec: JobSpec, told: Prepare) -> None:
         request = PrepareRequest(
             job_id=self._job_id, job_name=spec.name, node_id=node_id, spec=spec,
-            expected_start=start,
+            expected_start=told.expected_start, deficit=told.deficit,
         )  # fmt: skip
         try:
             prepared = await workflow.execute_activity(

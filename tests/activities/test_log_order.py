@@ -160,6 +160,18 @@ def test_the_last_lines_begin_within_a_chunk() -> None:
     ]  # fmt: skip
 
 
+def test_a_progress_bar_is_one_line_of_the_last_lines() -> None:
+    bar = [Chunk("stderr", f"\r{part} %".encode()) for part in range(0, 110, 10)]
+    between = [*bar[:5], Chunk("stdout", b"a\x0bb\x0cc\x1cd\x85e\n"), *bar[5:]]
+    whole = b"".join(chunk.data for chunk in bar)
+    assert [(chunk.stream, chunk.data) for chunk in last_lines(between, 2)] == [
+        ("stdout", b"a\x0bb\x0cc\x1cd\x85e\n"), ("stderr", whole)
+    ]  # fmt: skip
+    ended = [*between, Chunk("stderr", b"\nloss 0.5\n")]
+    assert [chunk.data for chunk in last_lines(ended, 2)] == [whole + b"\n", b"loss 0.5\n"]
+    assert last_lines(ended, 0) == ()
+
+
 @pytest.mark.parametrize("looks", [b"", b"1000 1024 0\n"], ids=["none", "cut off"])
 def test_output_is_read_whole_however_long_it_is_where_looks_are_missing(
     tmp_path: Path, looks: bytes

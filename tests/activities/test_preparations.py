@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from longshore.activities.views import set_pool
 from longshore.models.messages import HoldRequest, job_workflow_id
 from longshore.models.placement import PlacementKey
+from longshore.models.pool import PoolSpec
 from longshore.models.protocol import PREPARES
 from tests.support.histories import signals_to
 from tests.support.ledger import Ledger
@@ -114,3 +116,19 @@ async def test_a_job_that_was_held_is_told_again(full: Ledger):
         await full.cycle("fourth")
         told = await signals_to(full.temporal, job_workflow_id("job"), "prepare")
     assert len(told) == 2
+
+
+async def test_a_job_is_told_how_much_of_its_share_its_tenant_lacks(full: Ledger):
+    async with full.listening("job", "other"):
+        await full.enqueue("job", gpus=2, tenant="new", **DATA)
+        await full.cycle("second")
+        spec = PoolSpec.model_validate(
+            {"name": full.pool, "packing": {"score": {"profile": "hpc-batch"}}}
+        )
+        async with full.database.transaction() as connection:
+            await set_pool(connection, spec)
+        await full.enqueue("other", gpus=2, tenant="new", **DATA)
+        await full.cycle("third")
+        (unscored,) = await signals_to(full.temporal, job_workflow_id("job"), "prepare")
+        (scored,) = await signals_to(full.temporal, job_workflow_id("other"), "prepare")
+    assert (unscored["deficit"], scored["deficit"]) == (0, 1)

@@ -57,7 +57,7 @@ class Place:
     ) -> Uploaded:
         found = found or find_files(self.folder)
         with CodeCache(self.root / "cache.sqlite") as cache:
-            to = UploadTo(self.database, store or self.store, tenant, cache)
+            to = UploadTo(self.database, store or self.store, tenant, cache, self.root / "uploads")
             of = replace(found, commit=None, changed=False)
             return await upload(self.folder, of, to, anew=anew)
 
@@ -327,3 +327,12 @@ async def test_where_nothing_can_be_noted_all_is_read_again(place: Place, blocke
             to = UploadTo(place.database, place.store, "default", cache)
             uploaded = await upload(place.folder, find_files(place.folder), to)
         assert place.contents(uploaded) == {"a.py": b"one"}
+
+
+async def test_equal_submits_at_the_same_time_send_it_once(place: Place, small: None) -> None:
+    place.write(some_files() | {"large": os.urandom(40_000)})
+    uploads = await asyncio.gather(*(place.upload() for _ in range(3)))
+    assert sorted(each.sent_bytes for each in uploads) == [0, 0, 100_000]
+    stored = (path for path in (place.root / "store").rglob("*") if path.is_file())
+    assert 100_000 <= sum(path.stat().st_size for path in stored) < 130_000
+    assert list((place.root / "uploads").iterdir()) == []

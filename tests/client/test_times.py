@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import typer
 
 from longshore.client import past_times
 from longshore.client.past_times import past_time
@@ -42,6 +43,25 @@ def test_the_last_hour_of_a_clock_is_one_of_the_calendar(
     before = (now.date() - timedelta(days=1)).isoformat()
     assert past_time("--since", "23:00") == past_time("--since", f"{before}T23:00")
     assert past_time("--since", "08:59") == now - MINUTE
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [("9:05", "09:05:00"), ("09:05", "09:05:00"), ("0:00", "00:00:00"), ("9:05:07", "09:05:07")],
+)
+def test_an_hour_of_one_digit_is_a_time_of_the_day(
+    in_zone: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, text: str, at: str
+) -> None:
+    """It was taken for nine hours and five minutes ago."""
+    in_zone("UTC")
+    monkeypatch.setattr(past_times, "now", lambda: NOW)
+    assert past_time("--since", text) == datetime.fromisoformat(f"2026-11-20T{at}+00:00")
+
+
+@pytest.mark.parametrize("text", ["99:00", "24:00", "100:00", "9:60", "9:05:60"])
+def test_a_clock_that_there_is_none_of_is_refused(text: str) -> None:
+    with pytest.raises(typer.BadParameter, match="is no time of a day"):
+        past_time("--since", text)
 
 
 def test_a_period_that_began_on_another_day_has_both_dates(in_zone: Callable[[str], None]) -> None:

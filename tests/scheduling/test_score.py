@@ -11,7 +11,7 @@ from longshore.models.packing import PackingPolicy
 from longshore.models.score import ScorePolicy, ScoreProfile, TermWeights
 from longshore.models.topology import LinkClass, NodeTopology
 from longshore.scheduling import score
-from longshore.scheduling.score import Scores
+from longshore.scheduling.score import Scores, share_deficit
 from tests.support.gangs import a_gang
 from tests.support.packing import a_job, a_node
 
@@ -142,3 +142,16 @@ def test_what_nobody_knows_counts_half():
     found = scores_of([]).differing(a_job("j", 1), can_stop=False)
     assert found == {"fair_share": 0.5, "topology": 0.5, "data": 0.5, "checkpoint": 0.0,
                      "conformance": 0.5}  # fmt: skip
+
+
+def test_a_tenant_lacks_of_its_share_what_the_score_says():
+    usage = {"alice": 900.0, "bob": 100.0}
+    asks = PackingPolicy(score=ScorePolicy(profile=ScoreProfile.BALANCED), usage=usage)
+    lacks = [share_deficit(asks, name) for name in ("alice", "bob", "new", None)]
+    assert lacks == [0, pytest.approx(0.8), 1, 0]
+    for asks_not in (
+        PackingPolicy(usage=usage),
+        PackingPolicy(score=ScorePolicy(profile=ScoreProfile.SENSITIVE), usage=usage),
+        PackingPolicy(score=ScorePolicy(profile=ScoreProfile.BALANCED)),
+    ):
+        assert share_deficit(asks_not, "new") == 0

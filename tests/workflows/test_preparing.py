@@ -90,9 +90,10 @@ async def test_it_goes_over_to_the_node_that_is_named_next(
     async with other.serving():
         job = temporal.get_workflow_handle(job_workflow_id(waiting))
         for _ in range(2):
-            await job.signal("prepare", Prepare(attempt=1, node_ids=(other.id,)))
+            await job.signal("prepare", Prepare(attempt=1, node_ids=(other.id,), deficit=0.5))
         await eventually(lambda: node.gave_up == [waiting])
         await eventually(lambda: [each.job_id for each in other.prepares] == [waiting])
+        assert other.prepares[0].deficit == 0.5
         await job.signal("prepare", Prepare(attempt=7, node_ids=(node.id,)))
         await job.signal("hold", {"reason": "later"})
         await eventually(lambda: other.gave_up == [waiting])
