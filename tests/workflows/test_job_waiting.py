@@ -31,7 +31,7 @@ from tests.support.control import (
     serving_control,
 )
 from tests.support.histories import activities, timers, was_signalled
-from tests.support.scripted_node import USER_ERROR, ScriptedNode
+from tests.support.scripted_node import DIED, USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 
 HOUR = timedelta(hours=1)
@@ -50,6 +50,20 @@ async def test_retries_wait_longer_each_time(
     status = await hasty.status(job_id)
     assert result.ended_at
     assert result.ended_at - status.submitted_at > 3 * HOUR
+
+
+async def test_a_job_that_has_run_has_no_queue_timeout(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    again = {"node": {"max_retries": 1, "backoff": 0}}
+    job_id = (await longshore.submit(a_spec(pool, queue_timeout="2h", retry=again))).job_id
+    await node.started(job_id)
+    await longshore.cordon(node.id)
+    await node.end(job_id, 1, DIED)
+    assert (await reaches(longshore, job_id, JobState.QUEUED)).attempt == 2
+    await longshore.cancel(job_id)
+    await longshore.wait(job_id)
+    assert await timers(temporal, job_workflow_id(job_id)) == [2 * HOUR]
 
 
 async def test_a_job_that_nobody_places_gives_up_after_its_queue_timeout(
