@@ -133,7 +133,7 @@ class CycleActivities:
             await self._watches.after(placements)
         for placement in placements:
             if placement.job_id in gone:
-                await self._withdraw(placement.key)
+                await self._withdraw(placement.key, gone[placement.job_id])
         turn = None
         if reply.waiting:
             turn = await self._preempting.after_cycle(request.pool, request.cycle_id, looked)
@@ -334,11 +334,9 @@ class CycleActivities:
                 text(_FORGET), {"pool": pool, "keep": _KEEP_CYCLES, "some": 2 * _FORGET_EVERY}
             )
 
-    async def _withdraw(self, key: PlacementKey) -> None:
+    async def _withdraw(self, key: PlacementKey, why: str) -> None:
         async with self._database.transaction() as connection:
-            await end_attempt(
-                connection, key, LeaseEnd.WITHDRAWN.value, "its workflow had ended already"
-            )
+            await end_attempt(connection, key, LeaseEnd.WITHDRAWN.value, why)
 
 
 def _newly_taken(nodes: Sequence[Node], placements: Sequence[Placement]) -> int:

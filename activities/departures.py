@@ -76,7 +76,7 @@ class DepartureActivities:
             ],
         )
         if gone:
-            activity.logger.warning("workflows of %s have ended: reconcile tells", ", ".join(gone))
+            activity.logger.warning("%s will not hear of it: reconcile tells", ", ".join(gone))
         return plan
 
     @activity.defn

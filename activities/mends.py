@@ -180,7 +180,7 @@ class Mends:
         if placement is None:
             return "the placement has ended meanwhile"
         gone = await self._signals.tell_jobs("placed", [(tell.job_id, placement)])
-        return "its workflow has ended meanwhile" if gone else ""
+        return gone.get(tell.job_id, "")
 
     async def _tell_lost(self, tell: TellLost) -> str:
         placement = await self._placement(tell.job_id, tell.attempt, live=False)
@@ -193,7 +193,7 @@ class Mends:
         # A job that never heard of the placement hears of both, and goes on to its next attempt.
         await self._signals.tell_jobs("node_lost", [(tell.job_id, lost)])
         gone = await self._signals.tell_jobs("placed", [(tell.job_id, placement)])
-        return "its workflow has ended meanwhile" if gone else ""
+        return gone.get(tell.job_id, "")
 
     async def _lose_node(self, lose: LoseNode) -> str:
         if await self._runs(node_workflow_id(lose.node_id)):

@@ -60,10 +60,10 @@ class QueueActivities:
     async def enqueue(self, request: EnqueueRequest) -> EnqueueReply:
         """Put the job into its pool's queue, and poke the pool.
 
-        A job that no node of a fixed pool could hold is refused instead, and so is one whose id
-        has ended before, or is that of another that has not, or that the database does not take
-        as data: another try would not help. A repeat, and one that comes after this attempt was
-        placed, change nothing.
+        New work that no node of a fixed pool could hold is refused instead, and so is a job whose
+        id has ended before, or is that of another that has not, or that the database does not
+        take as data: another try would not help. A repeat, and one that comes after this attempt
+        was placed, change nothing.
         """
         spec = request.spec
         try:

@@ -102,7 +102,9 @@ async def why_never(connection: AsyncConnection, request: EnqueueRequest, pool: 
     """Return why the pool never takes the job: for its time limit, for a quota of its tenant that
     is less than the job alone, for a sponsor that there is not, or because it is fixed and no node
     of it could ever hold the job.
-    Empty where it may."""
+    Empty where it may.
+
+    Nodes are asked about new work alone: what was taken waits for those that start again."""
     job_id, spec = request.job_id, request.spec
     why = why_too_long(spec, pool) if request.attempt == 1 else ""
     if why and not await is_slot(connection, job_id):
@@ -112,12 +114,18 @@ async def why_never(connection: AsyncConnection, request: EnqueueRequest, pool: 
         (why,) = await why_never_taken(connection, [(job, spec)])
         if why:
             return why
-    if pool.growth is Growth.OPEN:
+    if pool.growth is Growth.OPEN or await _was_taken(connection, request):
         return ""
     now = await clock(connection)
     job = JobRequest.of(job_id, spec, now, 1)
     nodes = await nodes_if_none_could_hold(connection, spec.pool, job, now)
     return "" if nodes is None else never_held(job, spec, pool, nodes, now)
+
+
+async def _was_taken(connection: AsyncConnection, request: EnqueueRequest) -> bool:
+    """Return whether the pool has taken the job before, or the array, DAG or service it is of."""
+    taken = request.attempt > 1 or await connection.scalar(text(_TAKEN), {"id": request.job_id})
+    return bool(taken)
 
 
 def never_held(
@@ -200,6 +208,14 @@ INSERT_JOB = """
             :deadline_at, '')
     ON CONFLICT (id) DO NOTHING
     RETURNING id
+"""
+
+_TAKEN = """
+    SELECT EXISTS (SELECT FROM queue WHERE job_id = :id)
+        OR EXISTS (SELECT FROM placements WHERE job_id = :id)
+        OR EXISTS (SELECT FROM array_slots WHERE job_id = :id)
+        OR EXISTS (SELECT FROM dag_jobs WHERE job_id = :id)
+        OR EXISTS (SELECT FROM replicas WHERE job_id = :id)
 """
 
 _WITH_KEY = """

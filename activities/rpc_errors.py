@@ -2,6 +2,8 @@
 
 from temporalio.service import RPCError, RPCStatusCode
 
+GONE = "its workflow has ended"
+FULL = "its workflow takes no more signals"
 _NO_NAMESPACE = b"NamespaceNotFoundFailure"
 
 
@@ -12,3 +14,14 @@ def is_unknown(error: RPCError) -> bool:
     that says nothing of any workflow.
     """
     return error.status is RPCStatusCode.NOT_FOUND and _NO_NAMESPACE not in error.raw_grpc_status
+
+
+def why_unheard(error: RPCError) -> str:
+    """Return why a workflow will never hear a signal; empty where another try may help.
+
+    Temporal takes 10,000 signals for each run of a workflow, and refuses each further one as an
+    argument that is wrong.
+    """
+    if is_unknown(error):
+        return GONE
+    return FULL if error.status is RPCStatusCode.INVALID_ARGUMENT else ""

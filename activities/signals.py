@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from temporalio.client import Client
@@ -11,7 +12,7 @@ from temporalio.service import RPCError
 
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_starts import of_service
-from longshore.activities.rpc_errors import is_unknown
+from longshore.activities.rpc_errors import FULL, why_unheard
 from longshore.models.base import Wire
 from longshore.models.block import block_workflow_id
 from longshore.models.dag_messages import dag_workflow_id
@@ -33,6 +34,7 @@ from longshore.models.service_messages import (
 )
 
 _IN_FLIGHT = 50
+_log = logging.getLogger(__name__)
 
 
 class Signals:
@@ -120,29 +122,40 @@ class Signals:
             try:
                 await self._temporal.get_workflow_handle(workflow_id).signal(signal)
             except RPCError as error:
-                if not is_unknown(error):
-                    raise
+                _why_unheard(error, workflow_id, signal)
 
         await asyncio.gather(*map(tell, workflow_ids))
 
     async def tell_jobs(
         self, signal: str, messages: Sequence[tuple[str, Wire]]
-    ) -> tuple[str, ...]:
-        """Signal each (job id, message); return the ids of jobs whose workflow has ended."""
+    ) -> Mapping[str, str]:
+        """Signal each (job id, message); return of each job that will never hear it why not: one
+        must not keep the others from hearing theirs."""
         gate = asyncio.Semaphore(_IN_FLIGHT)
 
-        async def tell(job_id: str, message: Wire) -> str | None:
+        async def tell(job_id: str, message: Wire) -> tuple[str, str]:
+            workflow_id = job_workflow_id(job_id)
             async with gate:
-                handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
                 try:
-                    await handle.signal(signal, message)
+                    await self._temporal.get_workflow_handle(workflow_id).signal(signal, message)
                 except RPCError as error:
-                    if not is_unknown(error):
-                        raise
-                    return job_id
+                    return job_id, _why_unheard(error, workflow_id, signal)
             if signal == "placed":
                 await failpoint("cycle.after-first-signal")
-            return None
+            return job_id, ""
 
-        gone = await asyncio.gather(*(tell(job_id, message) for job_id, message in messages))
-        return tuple(job_id for job_id in gone if job_id)
+        told = await asyncio.gather(*(tell(job_id, message) for job_id, message in messages))
+        return {job_id: why for job_id, why in told if why}
+
+
+def _why_unheard(error: RPCError, workflow_id: str, signal: str) -> str:
+    """Return why a workflow will never hear a signal; raise where it may at another try."""
+    why = why_unheard(error)
+    if not why:
+        raise error
+    if why is FULL:
+        _log.warning(
+            "workflow %s is not told %s: %s: %s. Cancel it, and submit what it is for again",
+            workflow_id, signal, why, error.message,
+        )  # fmt: skip
+    return why

@@ -18,7 +18,7 @@ import asyncio
 import json
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,8 +67,8 @@ class _Unheard(Signals):
 
     async def tell_jobs(
         self, signal: str, messages: Sequence[tuple[str, Wire]]
-    ) -> tuple[str, ...]:
-        return ()
+    ) -> Mapping[str, str]:
+        return {}
 
 
 def main() -> None:

@@ -223,7 +223,7 @@ class JobSpec(ResourceRequest, JobIdentity):
     for it above this. Once started it stays. See docs/price-series.md."""
     queue_timeout: Duration | None = None
     """Give up when not placed within this time, counted from `begin`; wait without end when left
-    out."""
+    out. A job that has been placed once waits without end for its next attempts."""
     stop_grace: Duration = timedelta(seconds=10)
     """Time between SIGTERM and SIGKILL when it is stopped."""
 

@@ -162,6 +162,7 @@ class JobWorkflow(JobHandlers):
         """Wait until placed or cancelled, or None when the queue timeout is over.
 
         Time under hold does not count towards the timeout, and neither does that before `begin`.
+        One that has been placed before has none: what it has done is not thrown away.
         """
         waited = timedelta(0)
         while True:
@@ -169,8 +170,8 @@ class JobWorkflow(JobHandlers):
             left, what = None, "queue timeout"
             if begins_at is not None:
                 left, what = max(begins_at - began, timedelta(0)), "until its begin"
-            elif self._spec.queue_timeout is not None and not told.held:
-                left = max(self._spec.queue_timeout - waited, timedelta(0))
+            elif (limit := self._queue_timeout()) is not None and not told.held:
+                left = max(limit - waited, timedelta(0))
             try:
                 await workflow.wait_condition(
                     partial(self._something_happened, told), timeout=left, timeout_summary=what
@@ -185,6 +186,11 @@ class JobWorkflow(JobHandlers):
             if self._holding.kept.held:
                 self._preparing.forget()
             await self._tell_queue_of_hold(self._holding.kept)
+
+    def _queue_timeout(self) -> timedelta | None:
+        limit = self._spec.queue_timeout
+        over = limit is not None and self._attempt > 1 and workflow.patched("queue-timeout-once")
+        return None if over else limit
 
     def _something_happened(self, told: Kept) -> bool:
         ended = self._placement is not None or self._cancel is not None

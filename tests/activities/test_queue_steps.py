@@ -139,6 +139,38 @@ async def test_a_job_that_no_node_of_a_fixed_pool_could_hold_is_refused(ledger: 
     assert (await ledger.enqueue("b", gpus=2)).queued
 
 
+@pytest.mark.parametrize(
+    "taken",
+    [
+        "array_slots (array_id, number, job_id, generation, submitted_at)"
+        " VALUES ('x', 1, 'b', 1, now())",
+        "dag_jobs (dag_id, name, job_id) VALUES ('x', 'b', 'b')",
+        "replicas (job_id, service, revision) VALUES ('b', 'x', 1)",
+    ],
+    ids=["slot", "dag", "replica"],
+)
+async def test_a_fixed_pool_without_nodes_takes_what_belongs_to_what_it_has_taken(
+    ledger: Ledger, taken: str
+):
+    await ledger.set_growth(Growth.FIXED)
+    assert "has no nodes, and is fixed" in (await ledger.enqueue("a")).refusal
+    async with ledger.database.transaction() as connection:
+        await connection.execute(text("SET LOCAL session_replication_role = replica"))
+        await connection.execute(text(f"INSERT INTO {taken}"))
+    assert (await ledger.enqueue("b")).queued
+    assert (await ledger.enqueue("c", attempt=2)).queued
+
+
+async def test_a_job_in_the_queue_of_a_fixed_pool_stays_at_a_repeat_after_its_node_has_gone(
+    ledger: Ledger,
+):
+    await ledger.register()
+    await ledger.set_growth(Growth.FIXED)
+    assert (await ledger.enqueue("a")).queued
+    await ledger.rows("UPDATE nodes SET state = 'GONE'")
+    assert (await ledger.enqueue("a", delivery=2)).queued
+
+
 async def test_a_hold_keeps_a_job_out_of_cycles_until_its_release(ledger: Ledger):
     await ledger.register()
     async with ledger.listening("a"):

@@ -14,6 +14,7 @@ from longshore.activities.signals import Signals
 from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
 from longshore.client.submission import new_job_id
+from longshore.models.dag import DagSpec
 from longshore.models.errors import UnsatisfiableError
 from longshore.models.job_status import JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
@@ -30,7 +31,7 @@ from tests.support.control import (
     serving_control,
 )
 from tests.support.histories import activities, timers, was_signalled
-from tests.support.scripted_node import USER_ERROR, ScriptedNode
+from tests.support.scripted_node import DIED, USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 
 HOUR = timedelta(hours=1)
@@ -49,6 +50,20 @@ async def test_retries_wait_longer_each_time(
     status = await hasty.status(job_id)
     assert result.ended_at
     assert result.ended_at - status.submitted_at > 3 * HOUR
+
+
+async def test_a_job_that_has_run_has_no_queue_timeout(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    again = {"node": {"max_retries": 1, "backoff": 0}}
+    job_id = (await longshore.submit(a_spec(pool, queue_timeout="2h", retry=again))).job_id
+    await node.started(job_id)
+    await longshore.cordon(node.id)
+    await node.end(job_id, 1, DIED)
+    assert (await reaches(longshore, job_id, JobState.QUEUED)).attempt == 2
+    await longshore.cancel(job_id)
+    await longshore.wait(job_id)
+    assert await timers(temporal, job_workflow_id(job_id)) == [2 * HOUR]
 
 
 async def test_a_job_that_nobody_places_gives_up_after_its_queue_timeout(
@@ -225,6 +240,36 @@ async def test_a_fixed_pool_refuses_what_it_can_never_hold(
     assert (result.state, result.failure) == (JobState.FAILED, FailureClass.UNSATISFIABLE)
     assert "the pool is fixed" in result.message
     assert (await longshore.job(job_id)).failure is FailureClass.UNSATISFIABLE
+
+
+async def test_what_a_fixed_pool_has_taken_waits_for_its_nodes_to_start_again(
+    longshore: Longshore, pool: str, control: Database, temporal: Client, settings: Settings
+):
+    async with control.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=pool, growth=Growth.FIXED))
+    token = settings.resolve_agent_token()
+    node, successor = (ScriptedNode(temporal, pool, token) for _ in range(2))
+    again = {"node": {"max_retries": 1, "backoff": 0}}
+    async with node.serving(), successor.serving():
+        await node.register()
+        job_id = (await longshore.submit(a_spec(pool, gpus=5, retry=again))).job_id
+        await node.started(job_id)
+        array_id = (await longshore.submit(a_spec(pool, retry=again, array="0-3%1"))).job_id
+        await node.batch_of(f"{array_id}.s1")
+        steps = {"a": {"command": "true", "retry": again}}
+        dag = DagSpec.model_validate({"name": "dag", "pool": pool, "jobs": steps})
+        dag_id = (await longshore.submit_dag(dag)).dag_id
+        await node.started(f"{dag_id}.a")
+        node.leave()
+        for its in (job_id, f"{array_id}.s1", f"{dag_id}.a"):
+            assert (await reaches(longshore, its, JobState.QUEUED)).attempt == 2
+        with pytest.raises(UnsatisfiableError, match="has no nodes, and is fixed"):
+            await longshore.submit(a_spec(pool))
+        await successor.register()
+        await successor.batch_of(f"{array_id}.s1", 2)
+        for its in (job_id, f"{dag_id}.a"):
+            await successor.end(its, 2)
+            assert (await longshore.wait(its)).state is JobState.SUCCEEDED
 
 
 async def test_an_open_pool_keeps_what_is_too_large_until_a_large_enough_node_comes(

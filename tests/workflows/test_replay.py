@@ -153,6 +153,7 @@ UNRECORDED = {
     "one-window",
     "own-ids",
     "process-bounds",
+    "queue-timeout-once",
     "stop-bounds",
     "stops-silent",
     "wait-after-cut",
