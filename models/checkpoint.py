@@ -118,6 +118,14 @@ class Manifest(Wire):
     node_id: str
     simulated: bool = False
     """True where it was saved on simulated GPUs."""
+    told: bool = False
+    """Whether the job said that it was whole; else its end in time said so. Before it was kept
+    here, only a step tells it."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is of a job that says when it has saved."""
+        return self.told or self.step is not None
 
     @property
     def name(self) -> ManifestName:
@@ -152,6 +160,20 @@ class CheckpointInfo(Wire):
         return self.attempt, self.number
 
 
+def info_of(manifests: tuple[Manifest, ...], *, published: bool = True) -> CheckpointInfo:
+    """Return what is known of a checkpoint from the manifests of its ranks, or of some of them."""
+    first = manifests[0]
+    times = [m.write_seconds for m in manifests if m.write_seconds is not None]
+    return CheckpointInfo(
+        job_id=first.job_id, attempt=first.attempt, number=first.number, step=first.step,
+        ranks=first.ranks, bytes=sum(manifest.bytes for manifest in manifests),
+        write_seconds=max(times, default=None),
+        saved_at=max(manifest.saved_at for manifest in manifests), published=published,
+        whole=published and len(manifests) == first.ranks,
+        simulated=any(manifest.simulated for manifest in manifests),
+    )  # fmt: skip
+
+
 class LocalCheckpoint(Wire):
     """Which checkpoint a folder on a node holds, and which of its files other ranks wrote."""
 
@@ -167,6 +189,14 @@ class LocalCheckpoint(Wire):
     """By path: the rank that wrote it, bytes and time of change in ns when it was restored."""
     ran: int = 0
     """The newest attempt that was given this folder and what is in it."""
+    told: bool = False
+    """As of a manifest."""
+    saved_at: Instant | None = None
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is of a job that says when it has saved."""
+        return self.told or self.step is not None
 
     @property
     def order(self) -> tuple[int, int]:

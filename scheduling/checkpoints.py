@@ -55,13 +55,20 @@ def gathered(names: Iterable[ManifestName]) -> tuple[tuple[ManifestName, ...], .
     return tuple(sorted(ordered, key=lambda group: group[0].order, reverse=True))
 
 
-def surplus(names: Sequence[ManifestName], keep: int, rank: int, ranks: int) -> set[str]:
+def surplus(
+    names: Sequence[ManifestName],
+    keep: int,
+    rank: int,
+    ranks: int,
+    unusable: Sequence[ManifestName] = (),
+) -> set[str]:
     """Return the manifests that one rank is to remove, so that `keep` whole ones stay.
 
     Each rank removes its own, and rank 0 also those of ranks that the job no longer has. What is
-    newer than the last one to keep stays, whole or not: it may become whole.
+    newer than the last one to keep stays, whole or not: it may become whole. One that is known to
+    be damaged is none to keep: it would take the place of the one that was gone on from.
     """
-    stays = whole(names)[:keep]
+    stays = [one for one in whole(names) if not set(one.manifests) & set(unusable)][:keep]
     if len(stays) < keep:
         return set()
     last = stays[-1]
@@ -115,6 +122,13 @@ def resumes_without_store(local: LocalCheckpoint | None, attempt: int, ranks: in
     if local is None or local.ranks > 1 or ranks > 1:
         return False
     return max(local.ran, local.attempt) >= attempt - 1
+
+
+def uses_folder(local: LocalCheckpoint | None, ranks: int) -> bool:
+    """Decide whether an attempt can go on from the folder on its node where that is older than
+    what is stored, and all of that is damaged. One that cannot would begin anew: its first
+    checkpoint would displace them, and what the folder of the node holds that saved them."""
+    return local is not None and local.ranks == 1 and ranks == 1
 
 
 def belongs_to(origin: int, rank: int, ranks: int) -> bool:

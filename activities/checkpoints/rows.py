@@ -13,7 +13,6 @@ from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import wall_clock
-from longshore.activities.node.checkpointing import info_of
 from longshore.activities.node.publisher import in_thread
 from longshore.activities.placements import ATTAINED
 from longshore.models.base import Frozen
@@ -22,6 +21,7 @@ from longshore.models.checkpoint import (
     CheckpointsRequest,
     CheckpointsSeen,
     Manifest,
+    info_of,
 )
 from longshore.models.errors import DamagedError, StoreError, UnavailableError
 from longshore.scheduling.checkpoints import gathered

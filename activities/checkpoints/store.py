@@ -50,6 +50,16 @@ class Restored(Frozen):
     """The rank whose file it is, by path."""
     damaged: tuple[str, ...] = ()
     """What was wrong with newer ones."""
+    unusable: tuple[ManifestName, ...] = ()
+    """Those newer ones, of all ranks."""
+
+
+class NoneUsableError(DamagedError):
+    """What is stored is damaged, all of it."""
+
+    def __init__(self, why: str, names: Sequence[ManifestName]) -> None:
+        super().__init__(why)
+        self.names = names
 
 
 class CheckpointStore:
@@ -146,11 +156,12 @@ class CheckpointStore:
         """Put the newest whole checkpoint of a job that is not damaged in the place of `folder`.
 
         Every rank gets the files of all; of a name that several wrote, its own. Returns None
-        where nothing is stored that is newer than this order. Raises DamagedError where what is
-        stored cannot be used, GivenUp, and OSError when the folder cannot be written; `folder` is
+        where nothing is stored that is newer than this order. Raises NoneUsableError where all of
+        that is damaged, GivenUp, and OSError when the folder cannot be written; `folder` is
         left as it was then.
         """
         damaged: list[str] = []
+        unusable: list[ManifestName] = []
         for found in whole(self.names(job_id)):
             if found.order <= newer_than:
                 break
@@ -161,24 +172,29 @@ class CheckpointStore:
                 replace(folder, fresh)
             except DamagedError as error:
                 damaged.append(str(error))
+                unusable.extend(found.manifests)
             else:
                 return Restored(
-                    checkpoint=found, manifests=manifests, origins=origins, damaged=tuple(damaged)
-                )
+                    checkpoint=found, manifests=manifests, origins=origins,
+                    damaged=tuple(damaged), unusable=tuple(unusable),
+                )  # fmt: skip
             finally:
                 remove(fresh)
         if damaged:
-            raise DamagedError("; ".join(damaged))
+            raise NoneUsableError("; ".join(damaged), unusable)
         return None
 
-    def prune(self, job_id: str, name: ManifestName, keep: int) -> int:
-        """Keep the newest `keep` whole checkpoints; return how many manifests were removed.
+    def prune(
+        self, job_id: str, name: ManifestName, keep: int, unusable: Sequence[ManifestName] = ()
+    ) -> int:
+        """Keep the newest `keep` whole checkpoints that are not known to be damaged; return how
+        many manifests were removed.
 
         To be called by the rank that has published `name`, while it publishes nothing else:
         what it once began and did not finish goes too.
         """
         names = self.names(job_id)
-        old = surplus(names, keep, name.rank, name.ranks)
+        old = surplus(names, keep, name.rank, name.ranks, unusable)
         for each in names:
             if str(each) in old:
                 self._remove(job_id, each)

@@ -6,7 +6,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,17 @@ def files_of(
     """
     with _telling_depth():
         return sorted(_Walk(named, enters, left_out).below(folder), key=lambda file: file.path)
+
+
+def foreign_files(
+    folder: Path, origins: Mapping[str, int], rank: int
+) -> dict[str, tuple[int, int, int]]:
+    """Return the files that another rank wrote: that one, bytes and time of change, by path."""
+    return {
+        file.path: (origins[file.path], file.size, file.modified_ns)
+        for file in files_of(folder)
+        if origins.get(file.path, rank) != rank
+    }
 
 
 def moment_of(folder: Path, where: Path) -> Path:

@@ -19,32 +19,32 @@ from longshore.activities.node.checkpoint_marker import read_marker, write_marke
 from longshore.activities.node.launch import SAVE_REQUEST, SAVED
 from longshore.activities.node.public_files import put_public, remove_public
 from longshore.activities.node.publisher import (
-    FIRST_WAIT,
-    LONGEST_WAIT,
     Moment,
     Publisher,
     in_thread,
 )
+from longshore.activities.node.restoring import Restoring
 from longshore.activities.node.saved_lines import SavedLines
 from longshore.activities.node.system import boot_clock, signal_number
-from longshore.activities.storage import GivenUp
 from longshore.models.checkpoint import (
     CheckpointInfo,
     LocalCheckpoint,
     Manifest,
     SavedLine,
     StoredFile,
+    info_of,
 )
 from longshore.models.errors import DamagedError, RefusedError, StoreError, UnavailableError
 from longshore.models.job import CheckpointContract
 from longshore.models.node_messages import RunProcessRequest
-from longshore.scheduling.checkpoints import belongs_to, resume, resumes_without_store
+from longshore.scheduling.checkpoints import (
+    belongs_to,
+    resumes_without_store,
+)
 from longshore.scheduling.ranks import COUNTS_SAVES
 
 POLL_EVERY = 0.2
 """Seconds between two polls for a line."""
-RESTORE_PATIENCE = 60.0
-"""Seconds that a start waits for a store that is away, where work would be lost without."""
 
 _log = logging.getLogger(__name__)
 
@@ -86,16 +86,23 @@ class Keeper:
         self._asked_at: tuple[datetime, float] | None = None
         self._local: LocalCheckpoint | None = None
         self._looking = asyncio.Lock()
+        self._tells = False
+        """Whether an attempt before this one said when it had saved."""
         self._over = False
         self._unwanted = threading.Event()
         self._listening: asyncio.Task[None] | None = None
+        self._restoring = Restoring(
+            store, request.placement.job_id, folder, self._unwanted, self._say
+        )
         self._publisher = Publisher(
             store, contract.keep, self._is_ours, self._published, self._say
         )
         self.last: CheckpointInfo | None = None
         """What the job saved last, or went on from."""
+        self.restore_error = ""
+        """What was damaged of what is stored, as long as this attempt runs."""
         self.error = ""
-        """Why what it saved is not in the store, or what was wrong with a stored checkpoint."""
+        """The same, and why what it saved is not in the store."""
 
     async def begin(self) -> dict[str, str]:
         """Have the newest whole checkpoint in the folder; return the variables that say so.
@@ -104,6 +111,7 @@ class Keeper:
         OSError when the folder cannot be written, GivenUp when the job is not wanted any more.
         """
         await asyncio.to_thread(self._tidy)
+        ahead = False
         self._local = read_marker(self._marker, self._folder)
         if self._contract.store and (self._placement.attempt > 1 or self._placement.joined):
             needs_no_store = resumes_without_store(
@@ -111,12 +119,15 @@ class Keeper:
             )
             if needs_no_store:  # also for the attempt after this one, should it end in the wait
                 await self._note_that_it_ran()
-            await self._restore_patiently(needs_no_store)
+            ahead = await self._restore(needs_no_store)
             await self._note_that_it_ran()
             if self._placement.joined:
                 self._number = await in_thread(self._newest_number)
         if self._local is None:
             return {}
+        self._tells = self._local.tells
+        if ahead:
+            await self._publish_folder(self._local)
         resume_variables = {"LONGSHORE_RESUME": "1"}
         if self._local.step is not None:
             resume_variables["LONGSHORE_CHECKPOINT_STEP"] = str(self._local.step)
@@ -187,11 +198,11 @@ class Keeper:
         `stopped` says that somebody asked for the end, `killed` that it came by force.
         """
         await self._look()
-        if stopped and not self._number:  # it says nothing of what it saves: then its exit does
+        if stopped and not self._number:  # where it never says that it has saved, its exit does
             if killed:
                 self._say("it was killed before it said that it had saved")
-            elif await asyncio.to_thread(self._holds_any):
-                await self._saved(SavedLine(), wall_clock(), 1)
+            elif not self._tells and await asyncio.to_thread(self._holds_any):
+                await self._saved(SavedLine(), wall_clock(), 1, told=False)
         self._over = True
         await self._publisher.finish(timedelta(0) if succeeded else self._publish_within)
         if self._listening:
@@ -211,36 +222,17 @@ class Keeper:
         if self._local is not None and self._local.ran != self._placement.attempt:
             await asyncio.to_thread(self._mark, self._local)
 
-    async def _restore_patiently(self, needs_no_store: bool) -> None:
-        deadline, wait = boot_clock() + RESTORE_PATIENCE, FIRST_WAIT
-        while True:
-            try:
-                restored = await in_thread(self._restore)
-                break
-            except StoreError as error:
-                self._say(str(error))
-                if needs_no_store:
-                    return
-                if boot_clock() >= deadline:
-                    raise
-            except DamagedError as error:
-                self._say(str(error))
-                return
-            if await asyncio.to_thread(self._unwanted.wait, wait):
-                raise GivenUp
-            wait = min(wait * 2, LONGEST_WAIT)
-        self.error = ""
-        if restored is not None:
-            await asyncio.to_thread(self._note_restored, restored)
-
-    def _restore(self) -> Restored | None:
-        job_id, local = self._placement.job_id, self._local
-        plan = resume(local, self._store.newest(job_id), self._ranks)
-        if plan.keep_local:
-            return None
-        bound = local.order if local is not None and self._ranks == 1 else (-1, 0)
-        _log.info("%s: restoring its checkpoint: %s", job_id, plan.reason)
-        return self._store.restore(job_id, self._rank, self._folder, self._unwanted, bound)
+    async def _restore(self, needs_no_store: bool) -> bool:
+        """Return whether the folder holds what the store is known to lack."""
+        found = await self._restoring.patiently(
+            self._local, self._rank, self._ranks, needs_no_store=needs_no_store
+        )
+        self.restore_error, self._publisher.unusable = found.error, found.unusable
+        if found.error:
+            self._say("")
+        if found.restored:
+            await asyncio.to_thread(self._note_restored, found.restored)
+        return found.ahead
 
     def _newest_number(self) -> int:
         """Return the highest number of the attempt in the store, as far as that answers: of its
@@ -252,16 +244,16 @@ class Keeper:
         return 0
 
     def _note_restored(self, restored: Restored) -> None:
-        first, rank = restored.manifests[0], self._rank
-        foreign: dict[str, tuple[int, int, int]] = {}
-        for file in checkpoint_files.files_of(self._folder):
-            origin = restored.origins.get(file.path, rank)
-            if origin != rank:
-                foreign[file.path] = (origin, file.size, file.modified_ns)
-        self._remember(first.attempt, first.number, first.step, foreign)
+        origins, rank = restored.origins, self._rank
+        foreign = checkpoint_files.foreign_files(self._folder, origins, rank)
+        self._remember(restored.manifests[0], foreign)
         self.last = info_of(restored.manifests)
-        if restored.damaged:
-            self._say("went on from an older checkpoint: " + "; ".join(restored.damaged))
+
+    async def _publish_folder(self, local: LocalCheckpoint) -> None:
+        """Publish what the folder holds before the job changes it: the store has not got it."""
+        at = local.saved_at or wall_clock()
+        draft = self._draft(local.number, local.step, at, told=local.told)
+        await self._keep(draft.model_copy(update={"attempt": local.attempt}))
 
     # --- while it runs ------------------------------------------------------------------
 
@@ -278,7 +270,9 @@ class Keeper:
             if found.last is not None and found.at is not None:
                 await self._saved(found.last, found.at, found.checkpoints)
 
-    async def _saved(self, line: SavedLine, at: datetime, count: int) -> None:
+    async def _saved(
+        self, line: SavedLine, at: datetime, count: int, *, told: bool = True
+    ) -> None:
         """Keep what the folder holds now as the newest checkpoint."""
         remove_public(self._public / SAVE_REQUEST)
         number = self._number + count
@@ -294,21 +288,25 @@ class Keeper:
             self._say(COUNTS_SAVES)
             self._number, self._kept = number, False
             return
-        draft = self._draft(number, line.step, at, took)
+        draft = self._draft(number, line.step, at, took, told=told)
         foreign = self._local.foreign if self._local else {}
-        await asyncio.to_thread(self._remember, draft.attempt, number, line.step, foreign)
+        await asyncio.to_thread(self._remember, draft, foreign)
+        self._kept = await self._keep(draft)
+        self._number = number
+
+    async def _keep(self, draft: Manifest) -> bool:
+        """Keep what the folder holds now, and publish it; return whether it could be kept."""
         try:
             moment, size = await asyncio.to_thread(self._take_moment)
         except (OSError, DamagedError) as error:
             self._say(f"what it saved cannot be kept: {error}")
-            self._number, self._kept = number, False
-            return
+            return False
         self.last = info_of((draft.model_copy(update={"bytes": size}),), published=False)
-        self._number, self._kept = number, True
-        if not self._contract.store:
+        if self._contract.store:
+            await self._publisher.offer(Moment(moment, draft))
+        else:
             await asyncio.to_thread(checkpoint_files.remove, moment)
-            return
-        await self._publisher.offer(Moment(moment, draft))
+        return True
 
     def _take_moment(self) -> tuple[Path, int]:
         # Not where the job sees it: it could change it before it is published, or put links there.
@@ -323,26 +321,27 @@ class Keeper:
             raise
 
     def _draft(
-        self, number: int, step: int | None, at: datetime, took: timedelta | None
+        self,
+        number: int,
+        step: int | None,
+        at: datetime,
+        took: timedelta | None = None,
+        *,
+        told: bool,
     ) -> Manifest:
         return Manifest(
             job_id=self._placement.job_id, attempt=self._placement.attempt,
             rank=self._rank, ranks=self._ranks, number=number, step=step, prefix="",
             files=(), bytes=0, write_seconds=took.total_seconds() if took is not None else None,
             saved_at=at, published_at=at, node_id=self._placement.node_id,
-            simulated=self._simulated,
+            simulated=self._simulated, told=told,
         )  # fmt: skip
 
-    def _remember(
-        self,
-        attempt: int,
-        number: int,
-        step: int | None,
-        foreign: dict[str, tuple[int, int, int]],
-    ) -> None:
+    def _remember(self, saved: Manifest, foreign: dict[str, tuple[int, int, int]]) -> None:
         self._mark(LocalCheckpoint(
-            folder=str(self._folder), attempt=attempt, number=number, step=step,
-            rank=self._rank, ranks=self._ranks, foreign=foreign,
+            folder=str(self._folder), attempt=saved.attempt, number=saved.number, step=saved.step,
+            rank=self._rank, ranks=self._ranks, foreign=foreign, told=saved.told,
+            saved_at=saved.saved_at,
         ))  # fmt: skip
 
     def _mark(self, local: LocalCheckpoint) -> None:
@@ -377,20 +376,7 @@ class Keeper:
         return False
 
     def _say(self, error: str) -> None:
-        if error != self.error:
+        error = "; ".join(filter(None, (self.restore_error, error)))
+        if error not in ("", self.error):
             _log.warning("checkpoints of %s: %s", self._placement.job_id, error)
         self.error = error
-
-
-def info_of(manifests: tuple[Manifest, ...], *, published: bool = True) -> CheckpointInfo:
-    """Return what is known of a checkpoint from the manifests of its ranks, or of some of them."""
-    first = manifests[0]
-    times = [m.write_seconds for m in manifests if m.write_seconds is not None]
-    return CheckpointInfo(
-        job_id=first.job_id, attempt=first.attempt, number=first.number, step=first.step,
-        ranks=first.ranks, bytes=sum(manifest.bytes for manifest in manifests),
-        write_seconds=max(times, default=None),
-        saved_at=max(manifest.saved_at for manifest in manifests), published=published,
-        whole=published and len(manifests) == first.ranks,
-        simulated=any(manifest.simulated for manifest in manifests),
-    )  # fmt: skip

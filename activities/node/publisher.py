@@ -8,7 +8,7 @@ import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,7 +20,7 @@ from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.node import checkpoint_files
 from longshore.activities.node.system import boot_clock
 from longshore.activities.storage import GivenUp
-from longshore.models.checkpoint import Manifest, StoredFile
+from longshore.models.checkpoint import Manifest, ManifestName, StoredFile
 from longshore.models.errors import DamagedError, StoreError
 from longshore.scheduling.checkpoints import halvings
 
@@ -108,6 +108,8 @@ class Publisher:
         self._wanted = wanted
         self._heard = published
         self._say = say
+        self.unusable: Sequence[ManifestName] = ()
+        """Of the stored ones those that are damaged: none of them is one of the `keep`."""
         self._waiting = _Waiting()
         self._wake = asyncio.Event()
         self._hurry = False
@@ -195,8 +197,11 @@ class Publisher:
             return True
         self._say("")
         self._heard(manifest)
+        prune = partial(
+            self._store.prune, manifest.job_id, manifest.name, self._keep, self.unusable
+        )
         try:
-            await in_thread(partial(self._store.prune, manifest.job_id, manifest.name, self._keep))
+            await in_thread(prune)
         except StoreError as error:
             _log.warning("old checkpoints of %s stay: %s", manifest.job_id, error)
         return True

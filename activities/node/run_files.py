@@ -115,7 +115,11 @@ class RunFiles:
         if run.record.stop_reason is not None:
             raise GivenUp
         with making_checkpoints(run.request, folder, job_folder):
-            return await run.keeper.begin()
+            resume_variables = await run.keeper.begin()
+        if said := run.keeper.restore_error:
+            with contextlib.suppress(OSError), (run.folder / "stderr").open("ab") as spool:
+                spool.write(f"longshore: {said}\n".encode(errors="surrogateescape"))
+        return resume_variables
 
     async def store_outputs(self, run: Run, folder: Path, now: Path) -> None:
         """Store what the job gives back. Where something of it lacks, its logs say so."""

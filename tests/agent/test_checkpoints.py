@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.activities.node import checkpointing
+from longshore.activities.node import restoring
 from longshore.activities.node.run import Run
 from longshore.activities.node.system import boot_clock
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
@@ -141,9 +142,70 @@ async def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(nodes: No
     await _published(run, 2)
     newest = max((nodes.folder / "store/job-a/files").iterdir())
     (newest / "000000").write_bytes(b"3\n")
-    second = _start(b, COUNT + IDLE, attempt=2)
+    second = _start(b, f"{COUNT} read -r _ < ../go; step=3; save; {IDLE}", attempt=2, fifo=True)
     assert "begins at 1, resume 1, told 1" in await _output(b, second)
-    assert "is damaged" in second.progress().checkpoint_error
+    assert "longshore: it goes on from an older checkpoint" in _stderr(second)
+    os.close(os.open(_work(b) / "go", os.O_WRONLY))
+    await _published(second, 3)
+    assert "is damaged" in second.progress().checkpoint_error  # what it saves does not mend it
+    stays = {(name.attempt, name.step) for name in b.checkpoints.names("job-a")}
+    assert stays == {(1, 1), (1, 2), (2, 3)}  # two that can be used
+
+
+async def test_where_all_is_damaged_the_attempt_fails_and_displaces_nothing(nodes: Nodes) -> None:
+    a, b = nodes.node("a"), nodes.node("b")
+    command, once = f"{COUNT} step=$((step + 7)); trap 'save; exit' TERM; {IDLE}", {"keep": 1}
+    await _stopped(a, _start(a, command, contract=CONTRACT | once))
+    _damage(nodes)
+    second = await _start(b, command, attempt=2, contract=CONTRACT | once).done
+    assert second.failure is FailureClass.NODE
+    assert "none of what is stored can be used" in second.message
+    assert [name.attempt for name in b.checkpoints.names("job-a")] == [1]
+    third = _start(a, command, attempt=3, contract=CONTRACT | once)  # which still has it whole
+    assert "begins at 7, resume 1, told 7" in await _output(a, third)
+
+
+async def test_where_all_is_damaged_an_older_folder_is_used_and_that_is_told(nodes: Nodes) -> None:
+    a, b = nodes.node("a"), nodes.node("b")
+    command, once = f"{COUNT} step=$((step + 1)); trap 'save; exit' TERM; {IDLE}", {"keep": 1}
+    await _stopped(a, _start(a, command, contract=CONTRACT | once))
+    await _stopped(b, _start(b, command, attempt=2, contract=CONTRACT | once))
+    _damage(nodes)
+    third = _start(a, command, attempt=3, contract=CONTRACT | once)
+    assert "begins at 1, resume 1, told 1" in await _output(a, third)
+    assert "it goes on from what its folder on this node holds" in _stderr(third)
+    report = await _stopped(a, third)
+    assert "is damaged" in report.checkpoint_error
+
+
+async def test_a_stop_before_the_first_save_leaves_what_was_told_last(nodes: Nodes) -> None:
+    a, b = nodes.node("a"), nodes.node("b")
+    tells = f"{COUNT} step=7; trap 'save; exit' TERM; {IDLE}"
+    await _stopped(a, _start(a, tells))
+    half = f"{COUNT} echo 8 > step; trap exit TERM; {IDLE}"
+    report = await _stopped(b, _start(b, half, attempt=2))
+    assert report.checkpoint
+    assert (report.checkpoint.attempt, report.checkpoint.step) == (1, 7)
+    assert [name.step for name in a.checkpoints.names("job-a")] == [7]
+    assert "begins at 7, resume 1, told 7" in await _output(a, _start(a, tells, attempt=3))
+
+
+async def test_a_job_that_says_nothing_is_published_at_each_stop(nodes: Nodes) -> None:
+    a, b = nodes.node("a"), nodes.node("b")
+    command = f"{COUNT} trap 'echo $((step + 1)) > step; exit' TERM; {IDLE}"
+    await _stopped(a, _start(a, command))
+    await _stopped(b, _start(b, command, attempt=2))
+    assert "begins at 2, resume 1" in await _output(a, _start(a, command, attempt=3))
+
+
+async def test_what_the_store_lacks_of_a_folder_is_published_when_it_goes_on(nodes: Nodes) -> None:
+    a = nodes.node("a")
+    await _stopped(a, _start(a, f"{COUNT} step=7; trap 'save; exit' TERM; {IDLE}"))
+    shutil.rmtree(nodes.folder / "store")
+    second = _start(a, f"{COUNT} {IDLE}", attempt=2)
+    seven = await _published(second, 7)
+    assert (seven.attempt, seven.number) == (1, 1)
+    assert a.checkpoints.newest("job-a")
 
 
 async def test_without_its_store_the_job_runs_on_and_says_so(nodes: Nodes) -> None:
@@ -162,7 +224,7 @@ async def test_without_its_store_the_job_runs_on_and_says_so(nodes: Nodes) -> No
 async def test_a_job_that_moved_waits_for_the_store_and_is_the_nodes_fault_then(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointing, "RESTORE_PATIENCE", 0.1)
+    monkeypatch.setattr(restoring, "RESTORE_PATIENCE", 0.1)
     report = await _start(nodes.node("a", "nowhere://x"), COUNT, attempt=2).done
     assert report.failure is FailureClass.NODE
     assert "the store nowhere://x cannot be opened" in report.message
@@ -317,6 +379,21 @@ async def test_a_gang_goes_on_from_the_step_that_all_ranks_saved(nodes: Nodes) -
         assert "begins at 1, resume 1, told 1" in await _output(node, run)
 
 
+async def test_one_process_gets_the_files_of_all_ranks_of_the_gang_that_it_was(
+    nodes: Nodes,
+) -> None:
+    a, b = nodes.node("a"), nodes.node("b")
+    ranks = [
+        _start(node, f"{COUNT} echo mine > part-{rank}; step=1; save; {IDLE}", rank=rank)
+        for rank, node in enumerate((a, b))
+    ]
+    for node, run in zip((a, b), ranks, strict=True):
+        await _published(run, 1)
+        await _stop(node, run)
+    again = _start(a, f"{COUNT} echo part-*; {IDLE}", attempt=2)
+    assert "part-0 part-1" in await _output(a, again, "part-")
+
+
 def _start(
     node: LocalNode,
     command: str,
@@ -341,6 +418,16 @@ def _start(
         placement = request.placement.model_copy(update={"rank": rank, "ranks": ranks})
         request = request.model_copy(update={"placement": placement})
     return node.processes.start(request)
+
+
+def _damage(nodes: Nodes) -> None:
+    """Damage all that is stored of the job."""
+    for file in (nodes.folder / "store/job-a/files").glob("*/*"):
+        file.write_bytes(b"?")
+
+
+def _stderr(run: Run) -> str:
+    return (run.folder / "stderr").read_text()
 
 
 @contextlib.contextmanager

@@ -64,6 +64,14 @@ def test_the_newest_whole_ones_stay_whoever_prunes(
         assert whole(left) == kept
 
 
+def test_a_damaged_one_takes_no_place_of_those_that_stay() -> None:
+    old, used, damaged, new = (ManifestName(attempt=1, number=number) for number in range(1, 5))
+    names = (old, used, damaged, new)
+    assert surplus(names, 2, 0, 1) == {str(old), str(used)}
+    assert surplus(names, 2, 0, 1, [damaged]) == {str(old)}
+    assert surplus(names, 1, 0, 1, [damaged]) == {str(old), str(used), str(damaged)}
+
+
 @given(stored(), st.integers(1, 3))
 def test_what_may_become_whole_stays(names: list[ManifestName], keep: int) -> None:
     found = whole(names)[:keep]

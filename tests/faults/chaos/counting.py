@@ -12,6 +12,7 @@ from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.node.system import boot_clock
 from longshore.models.errors import LongshoreError
 from longshore.models.job import JobSpec
+from longshore.scheduling.checkpoints import whole
 from tests.faults.fleet import Fleet
 from tests.faults.journal import Journal
 
@@ -67,6 +68,13 @@ class Counting:
         known = self._stored[job_id]
         if not known or known[-1][1] < step:
             known.append((at, step))
+
+    def whole_ones(self, job_id: str) -> int:
+        """Return how many whole checkpoints of a job are stored; 0 where the store is away."""
+        try:
+            return len(whole(self._store.names(job_id)))
+        except LongshoreError:
+            return 0
 
     async def keep_looking(self) -> None:
         """Look what the store has, again and again, until cancelled."""

@@ -23,9 +23,13 @@ async def take_away(scene: Scene, chance: random.Random) -> str:
 
 
 async def damage(scene: Scene, chance: random.Random) -> str:
-    """Change a byte of something that is stored of a job that still runs."""
-    open_jobs = set(await asyncio.to_thread(scene.unfinished))
+    """Change a byte of something that is stored of a job that still runs.
+
+    Once of a job, and where another checkpoint stays: a job of which all is damaged may fail.
+    """
+    open_jobs = set(await asyncio.to_thread(scene.unfinished)) - scene.counting.damaged
     jobs = [job_id for job_id in scene.counting.jobs() if job_id in open_jobs]
+    jobs = [job_id for job_id in jobs if scene.counting.whole_ones(job_id) > 1]
     chance.shuffle(jobs)
     for job_id in jobs:
         files = sorted(path for path in (_store_folder(scene) / job_id).rglob("*"))
