@@ -5,6 +5,7 @@ forward, and would take the place of those behind it for as long.
 """
 
 from collections.abc import Callable, Collection, Iterable
+from datetime import datetime
 from functools import cache
 
 from longshore.models.job_request import JobRequest
@@ -13,6 +14,13 @@ from longshore.models.packing import PackingPolicy
 from longshore.scheduling.placement.feasibility import fits_when_empty, when_empty
 from longshore.scheduling.placement.filters import attributes_of, first_failure, labels_named
 from longshore.scheduling.placement.state import Need
+from longshore.scheduling.rank import GUARANTEED_AFTER, waits_since
+
+
+def has_waited_long(job: JobRequest, now: datetime) -> bool:
+    """Return whether a job that waits has waited long in all."""
+    since = waits_since(job)
+    return since is not None and now - since >= GUARANTEED_AFTER
 
 
 def may_come_first(
