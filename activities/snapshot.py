@@ -2,11 +2,11 @@
 
 import contextlib
 from collections.abc import Collection, Hashable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -25,10 +25,12 @@ from longshore.models.packing import PackingPolicy
 from longshore.models.placement import PlacementKind, RunningJob
 from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.serving import START_LIMIT
+from longshore.models.units import Duration
 from longshore.scheduling.durations import end_at, ends_of
 from longshore.scheduling.order import QueuedJob, before, by_age, queue_order, seconds_ahead
 from longshore.scheduling.placement.mix import remembered
 
+_LIMIT: TypeAdapter[timedelta | None] = TypeAdapter(Duration | None)
 SET_ASIDE_FOR = timedelta(minutes=10)
 """So long is a job left alone that was set aside; then it is tried again, as a newer version may
 plan it."""
@@ -190,9 +192,20 @@ def _running(row: RowMapping) -> RunningJob:
         power=row["milliwatts"] / 1000,
         expected_end=end_at(row["expected_end"], ends, row["now"]),
         ends=ends,
+        since=row["since"],
+        latest=_limit_of(row),
         spare=row["spare"],
         waited=row["waited"],
     )
+
+
+def _limit_of(row: RowMapping) -> datetime | None:
+    """Return when the time limit of a job ends it; None where somebody wrote nonsense."""
+    try:
+        limit = _LIMIT.validate_python(row["max_duration"])
+        return None if limit is None else row["placed_at"] + limit
+    except (ValidationError, OverflowError):
+        return None
 
 
 async def load_recent(connection: AsyncConnection, pool: str) -> tuple[RecentJobs, ...]:
@@ -311,9 +324,13 @@ _RUNNING = f"""
            greatest(least(p.waited, interval '3653 days'), interval '0') AS waited,
            least(p.placed_at + make_interval(secs => p.expected_seconds), d.frees_by)
            AS expected_end, p.placed_at, p.attained, clock_timestamp() AS now,
-           CASE WHEN d.frees_by IS NULL THEN p.learnt END AS learnt
+           CASE WHEN d.frees_by IS NULL THEN p.learnt END AS learnt,
+           CASE WHEN d.frees_by IS NULL AND j.spec->>'expected_duration' IS NULL
+                THEN p.placed_at - least(p.attained, interval '3653 days') END AS since,
+           CASE WHEN d.frees_by IS NULL THEN j.spec->>'max_duration' END AS max_duration
       FROM placements p
       JOIN nodes n ON n.id = p.node_id AND n.pool = :pool {{only}}
+      JOIN jobs j ON j.id = p.job_id
       LEFT JOIN preemptions d
         ON d.job_id = p.job_id AND d.attempt = p.attempt AND NOT {SETTLED}
      WHERE p.ended_at IS NULL AND {{whose}} {BORROWS} ORDER BY p.job_id

@@ -87,8 +87,8 @@ class LivePool:
             node = self.nodes[gain.node_id]
             self._put(with_job(node, job, gain.gpu_indices, gain.slices))
             run = running_job(job, node, gain.gpu_indices, gain.slices, end)
-            if ends:
-                run = run.model_copy(update={"ends": ends})
+            if not job.duration_known:
+                run = run.model_copy(update={"ends": ends, "since": now - job.attained})
             self._running[node.id][job.id] = run
             names.append(node.id)
         self._nodes_of[job.id] = tuple(names)

@@ -112,7 +112,8 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
         facts.append((f"share of {job.tenant}", says_part(explanation.share)))
     if explanation.decided_at is not None and last is not None:
         said = "" if last.reason in explanation.headline else f": {last.reason}"
-        facts.append(("last cycle", f"{ago(explanation.decided_at, now)}{said}"))
+        # A cycle that finds the same writes nothing.
+        facts.append(("reason of", f"{ago(explanation.decided_at, now)}{said}"))
     start = job.estimated_start
     if start is not None and explanation.position is not None:
         when = "what was bought is there" if explanation.purchases else "jobs end in time"

@@ -107,7 +107,8 @@ def why_html(explanation: Explanation, now: datetime) -> str:
     last = explanation.last_decision
     if explanation.decided_at is not None and last is not None:
         also = "" if last.reason in explanation.headline else f": {escape(last.reason)}"
-        said.append(f"The last cycle looked at it {ago(explanation.decided_at, now)}{also}.")
+        # A cycle that finds the same writes nothing.
+        said.append(f"The reason is of {ago(explanation.decided_at, now)}{also}.")
         if (start := explanation.job.estimated_start) is not None:
             then = "what was bought is there" if explanation.purchases else "jobs end in time"
             between = explanation.job.start_range

@@ -147,6 +147,11 @@ class RunningJob(Frozen):
     ends: tuple[Instant, ...] = Field(default=(), exclude=True)
     """Where its duration is learnt: when it may end, ascending, each as likely as any other. Of
     these count those that are still to come (`scheduling.durations.end_at`)."""
+    since: Instant | None = Field(default=None, exclude=True)
+    """Where its user does not state how long it takes: since when it has run, as if it had never
+    paused (`scheduling.durations.run_end`)."""
+    latest: Instant | None = Field(default=None, exclude=True)
+    """When its time limit ends it."""
     spare: bool = False
     """It stands by for its gang; nothing runs there."""
     waited: Duration = Field(default=timedelta(0), exclude=True)

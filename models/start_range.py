@@ -2,6 +2,8 @@
 
 from datetime import datetime
 
+from pydantic import Field
+
 from longshore.models.base import Frozen, Instant
 from longshore.models.moment import said_at
 
@@ -13,6 +15,9 @@ class StartRange(Frozen):
     """One in ten starts sooner."""
     latest: Instant
     """One in ten starts later."""
+    nobody_knows: bool = Field(default=False, exclude_if=lambda so: not so)
+    """Whether it waits for a job of which nobody has said or learnt when it ends: the range
+    is what becomes of most such jobs."""
 
     def says(self, now: datetime) -> str:
         """Return it in words: ``between 12:10 and 14:00 UTC``."""

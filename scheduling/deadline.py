@@ -255,10 +255,13 @@ def _waiting(seen: JobTimes, now: datetime) -> DeadlineJudgment:
     def found(outlook: DeadlineOutlook, says: str) -> DeadlineJudgment:
         return DeadlineJudgment(at=deadline, outlook=outlook, says=says, latest_start=latest)
 
-    end = earliest if duration.likely is None else _plus(earliest, duration.likely)
+    unsure = start is not None and start.nobody_knows
+    # Where nobody knows when those in its way end, only what would be late without them is late.
+    known, least = (None, floor) if unsure else (start, earliest)
+    end = least if duration.likely is None else _plus(least, duration.likely)
     if end > deadline:
-        why = _why_late(seen, start, earliest, now)
-        sure = start is not None and start.earliest == start.latest and duration.likely is not None
+        why = _why_late(seen, known, least, now)
+        sure = known is not None and known.earliest == known.latest and duration.likely is not None
         return _late(seen, end, why, latest, at_least=not sure)
     if seen.of_array:
         return found(DeadlineOutlook.UNKNOWN, "nobody knows when the last of its elements ends")
@@ -273,6 +276,9 @@ def _waiting(seen: JobTimes, now: datetime) -> DeadlineJudgment:
         why = then if floor > now else "nobody knows when it starts"
         return found(DeadlineOutlook.UNKNOWN, f"{why}; {by}")
     told = f"may start {_when(earliest, most_start, now)}; {by}"
+    if most_start > latest and unsure:
+        why = "it waits for a job of which nobody knows when it ends"
+        return found(DeadlineOutlook.UNKNOWN, f"{why}: it {told}")
     if most_start > latest:
         return found(DeadlineOutlook.AT_RISK, told)
     if duration.most is not None and _plus(most_start, duration.most) > deadline:

@@ -9,9 +9,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from math import ceil
+from typing import NamedTuple
 
 from longshore.models.durations import MOST_POINTS, ExpectedFrom, Learnt
-from longshore.models.job import JobSpec
+from longshore.models.job import ASSUMED_DURATION, JobSpec
 from longshore.models.job_request import JobRequest
 from longshore.models.text import count, span
 from longshore.models.units import LONGEST
@@ -31,6 +32,9 @@ _STEPS = (86_400, 21_600, 10_800, 3600, 1800, 600, 300, 60, 30, 10, 5, 1)
 """Seconds."""
 _NONE = timedelta(0)
 _SECOND = timedelta(seconds=1)
+_OVERDUE = timedelta(minutes=1)
+"""What has overrun its time runs on for so long at least."""
+_TAIL_POINTS = 20
 
 
 def shape_of(spec: JobSpec) -> str | None:
@@ -65,6 +69,11 @@ def expected_from(job: JobRequest) -> ExpectedFrom:
     if job.duration_known:
         return ExpectedFrom.KNOWN
     return ExpectedFrom.UNKNOWN if job.learnt is None else ExpectedFrom.LEARNT
+
+
+def is_unknown(job: JobRequest) -> bool:
+    """Return whether nobody has said, or learnt, for how long a job will run."""
+    return expected_from(job) is ExpectedFrom.UNKNOWN
 
 
 def time_left(job: JobRequest, ran: timedelta) -> timedelta | None:
@@ -111,6 +120,53 @@ def end_at(expected: datetime, ends: Sequence[datetime], now: datetime) -> datet
     first = bisect_right(ends, now)
     longer = len(ends) - first
     return ends[first + max(ceil(PLANNED_PART * longer), 1) - 1] if longer else expected
+
+
+class RunEnd(NamedTuple):
+    """When a running job will probably end."""
+
+    at: datetime
+    nobody_knows: bool
+    """Whether nobody has stated it, and nothing is learnt of it; or that was wrong."""
+
+
+def run_end(
+    expected: datetime,
+    ends: Sequence[datetime],
+    since: datetime | None,
+    latest: datetime | None,
+    now: datetime,
+) -> RunEnd:
+    """Return when a job that runs now will probably end; `expected` is when it was to end when it
+    was placed, and the others are those of `RunningJob`.
+
+    What nobody knows lasts as long again as it has run, and as is assumed at least: what has run
+    for a day will most likely run another (`scheduling.rank`). Who has overrun what its user said
+    lasts as long again as it has overrun. A time limit ends either.
+    """
+    if ends and now < ends[-1]:
+        return RunEnd(end_at(expected, ends, now), False)
+    if since is not None:
+        end = max(expected, now + max(now - since, ASSUMED_DURATION))
+    elif now < expected:
+        return RunEnd(expected, False)
+    else:
+        end = now + max(now - expected, _OVERDUE)
+    if latest is not None and latest < end:
+        return RunEnd(latest if now < latest else now + _OVERDUE, now < latest)
+    return RunEnd(end, True)
+
+
+def tail_of(end: datetime, now: datetime, latest: datetime | None) -> tuple[datetime, ...]:
+    """Return when a job may end of which nobody knows it, each as likely; `end` is as likely too
+    late as too soon.
+
+    Its chance to end falls as 1 / time run: that it runs on for x times as long as it has then has
+    the chance 1 / (1 + x).
+    """
+    parts = ((point + 0.5) / _TAIL_POINTS for point in range(_TAIL_POINTS))
+    found = (now + (end - now) * (part / (1 - part)) for part in parts)
+    return tuple(found) if latest is None else tuple(min(each, latest) for each in found)
 
 
 def says_learnt(learnt: Learnt) -> str:

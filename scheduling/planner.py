@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import cached_property, partial
 
 from longshore.models.job import Tier
@@ -18,13 +18,13 @@ from longshore.models.start_range import StartRange
 from longshore.models.topology import Gang
 from longshore.scheduling import bulk, elastic
 from longshore.scheduling.bulk.collector import paused
-from longshore.scheduling.durations import ends_of
 from longshore.scheduling.funding.where_paid import paid_first
 from longshore.scheduling.gangs.decision import place_gang
 from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import hold_of_share
 from longshore.scheduling.gangs.rooms import most_now
 from longshore.scheduling.gangs.start import first_gang_start
+from longshore.scheduling.guarantee import has_waited_long
 from longshore.scheduling.order import noted
 from longshore.scheduling.packer import (
     ALTERNATIVES,
@@ -46,9 +46,9 @@ from longshore.scheduling.placement.rearranging import Rearranging, Taken, hold_
 from longshore.scheduling.placement.reservations import NoStart, first_start, open_from
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.state import Hold, Need
-from longshore.scheduling.start_range import Ends, last_before, when
+from longshore.scheduling.start_range import coming, last_before
 from longshore.scheduling.wait_answers import WaitAnswers
-from longshore.scheduling.words import format_place
+from longshore.scheduling.words import format_place, format_start
 
 
 class Planner:
@@ -79,6 +79,8 @@ class Planner:
         self.moved: dict[str, Taken] = {}
         """Where jobs are now that were placed elsewhere, or found no room, at first."""
         self._reserved_by_tier: Counter[Tier] = Counter()
+        self._keeps = False
+        """Whether a place is kept from now on, for who has waited long."""
         self._no_start = NoStart()
         self._holders: dict[Need, Holders] = {}
         """Nodes that could hold jobs with these needs, which wait; whatever their time."""
@@ -301,16 +303,15 @@ class Planner:
             position = self._gang_nodes.positions[node_id]
             node = self.columns.views[position].node
             kept.append((position, hold_of_share(job, need, node, gpu_indices, start)))
-        between, ends = self._when(job, start, kept)
-        for (node_id, gpu_indices), (position, hold) in zip(shares, kept, strict=True):
-            self.columns.reserve(position, hold._replace(ends=ends))
+        between = self._keep(job, start, kept)
+        for (node_id, gpu_indices), (_, hold) in zip(shares, kept, strict=True):
             self.reservations.append(
                 Reservation(
                     job_id=job.id, node_id=node_id, gpu_indices=gpu_indices, start=start,
                     end=hold.end,
                 )
             )  # fmt: skip
-        until = f"it waits for {len(shares)} nodes until about {start:%Y-%m-%d %H:%M:%S} UTC"
+        until = f"it waits for {len(shares)} nodes {format_start(start)}"
         return decision.model_copy(
             update={
                 "reason": f"{decision.reason}; {until}",
@@ -339,10 +340,7 @@ class Planner:
         position, start = found
         reservation, between = self._reserve(job, scan.need, position, start)
         what = format_place(job, reservation.gpu_indices, reservation.slices)
-        outlook = (
-            f"it waits for {what} of {reservation.node_id} "
-            f"until about {start:%Y-%m-%d %H:%M:%S} UTC"
-        )
+        outlook = f"it waits for {what} of {reservation.node_id} {format_start(start)}"
         return waiting(job, scan, outlook, start, between)
 
     def _first_start(self, scan: Scan) -> tuple[int, datetime] | None:
@@ -358,24 +356,25 @@ class Planner:
         """Whether no more starts are kept for jobs of a tier."""
         return self._reserved_by_tier[tier] >= self.policy.starts_kept
 
-    def _when(
+    def _keep(
         self, job: JobRequest, start: datetime, kept: Sequence[tuple[int, Hold]]
-    ) -> tuple[StartRange | None, tuple[datetime, ...]]:
-        """Return between when and when a start that is kept comes, and when the job may end."""
-        blockers: dict[str, Ends] = {}
+    ) -> StartRange | None:
+        """Keep these for a job from its start on, and return between when and when that comes. Of
+        one that has waited long for what nobody knows they are kept from now on, where it is the
+        first: others could fill what is free until then for ever."""
+        blockers: dict[str, tuple[Hold, JobRequest | None]] = {}
         for position, place in kept:
             view = self.columns.views[position]
             placed = self._rearranging.placed_at(position)
             for hold in last_before(start, place, (*view.holds, *view.reserved)):
-                ends, other = hold.ends, placed.get(hold.job_id)
-                if other is not None:
-                    ends = ends_of(other.learnt, self.now, other.attained)
-                blockers[hold.job_id] = hold.end, ends
-        learnt, ran = job.learnt, timedelta(0)
-        if learnt is not None:
-            ran = learnt.ran_before(job.attained)
-        found = list(blockers.values())
-        return when(start, found, job.expected_duration, learnt, ran, self.now)
+                blockers[hold.job_id] = hold, placed.get(hold.job_id)
+        known = coming(job, start, blockers.values(), self.now)
+        at_once = known.is_unsure and not self._keeps and has_waited_long(job, self.now)
+        self._keeps |= at_once
+        for position, hold in kept:
+            begins = self.now if at_once else start
+            self.columns.reserve(position, known.told_of(hold._replace(start=begins)))
+        return known.between
 
     def _reserve(
         self, job: JobRequest, need: Need, position: int, start: datetime
@@ -384,8 +383,7 @@ class Planner:
         chosen = open_from(view, need, start, self.policy.gpu_choice)
         assert chosen is not None  # that is how `start` was found
         hold = hold_of(job, need, view.node, chosen, start)
-        between, ends = self._when(job, start, [(position, hold)])
-        self.columns.reserve(position, hold._replace(ends=ends))
+        between = self._keep(job, start, [(position, hold)])
         self._reserved_by_tier[job.tier] += 1
         reservation = Reservation(
             job_id=job.id,

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from longshore.models.placement import Decision, PlacementKind
+from longshore.scheduling.words import format_start
 
 _A_MINUTE = timedelta(minutes=1)
 _TENTH = 10
@@ -58,8 +59,9 @@ def to_write(
     Another kind of answer, other constraints, another class, or a start that was not known or has
     moved by more than a minute and a tenth since it was news: that is news, and all of it is
     written. Of decisions that differ in words alone, as in how many nodes a constraint rules out,
-    the oldest few are, and none within ten seconds of the last. A job that is set aside once more
-    rests once more.
+    the oldest few are, and none within ten seconds of the last. Where no more than a start has
+    moved, and that is no news, nothing is: starts that wait for what nobody knows move with the
+    clock. A job that is set aside once more rests once more.
     """
     written: list[Written] = []
     stale: list[tuple[datetime, int, Written]] = []
@@ -67,7 +69,7 @@ def to_write(
         before = stored[decision.job_id]
         if _is_news(decision, before, now):
             written.append(Written(decision, before.attempt, True))
-        elif decision.reason != before.words:
+        elif _words(decision, before) != before.words:
             at = before.at or _BEFORE_ALL
             if at <= now - _WORDS_LAST:
                 told = Written(_as_told(decision, before), before.attempt, False)
@@ -120,6 +122,14 @@ def _is_news(decision: Decision, before: Stored, now: datetime) -> bool:
     if start is None or known is None:
         return (start is None) != (known is None)
     return abs(start - known) > max(_A_MINUTE, (known - now) / _TENTH)
+
+
+def _words(decision: Decision, before: Stored) -> str:
+    """Return what a decision says, with the start that is stored in place of its own."""
+    start, known = decision.estimated_start, before.start
+    if start is None or known is None:
+        return decision.reason
+    return decision.reason.replace(format_start(start), format_start(known))
 
 
 def _as_told(decision: Decision, before: Stored) -> Decision:

@@ -11,18 +11,25 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from math import ceil
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from longshore.models.durations import Learnt
+from longshore.models.job_request import JobRequest
 from longshore.models.start_range import StartRange
-from longshore.scheduling.durations import EARLY_PART, LATE_PART
+from longshore.scheduling.durations import (
+    EARLY_PART,
+    LATE_PART,
+    ends_of,
+    is_unknown,
+    tail_of,
+)
 from longshore.scheduling.placement.gpus import indices_of
 from longshore.scheduling.placement.state import Hold
 
 T = TypeVar("T")
 Ends = tuple[datetime, tuple[datetime, ...]]
 """Of a job in the way: when it is planned to end, and when it may, each as likely; none where
-nothing is learnt of it."""
+that is one moment."""
 _POINTS = 20
 """Of when a job that waits may end itself, at most."""
 _OWN = 10
@@ -45,6 +52,57 @@ def last_before(start: datetime, place: Hold, holds: Iterable[Hold]) -> list[Hol
             if gpu not in last or last[gpu].end < hold.end:
                 last[gpu] = hold
     return [*found, *(hold for hold in last.values() if hold.end < start)]
+
+
+def _ends_in_the_way(hold: Hold, placed: JobRequest | None, now: datetime) -> Ends:
+    ends, nobody_knows = hold.ends, hold.nobody_knows
+    if placed is not None:
+        ends = ends_of(placed.learnt, now, placed.attained)
+        nobody_knows = is_unknown(placed)
+    if nobody_knows and not (ends and now < ends[-1]):
+        ends = tail_of(hold.end, hold.start, hold.latest)
+    return hold.end, ends
+
+
+class Coming(NamedTuple):
+    """What is known of a start that is kept."""
+
+    between: StartRange | None
+    ends: tuple[datetime, ...]
+    """When the job may end, each as likely."""
+    nobody_knows: bool
+    """Whether nobody knows when it ends."""
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether nobody knows when it starts."""
+        return self.between is not None and self.between.nobody_knows
+
+    def told_of(self, hold: Hold) -> Hold:
+        """Return what is kept for the job, for those behind it."""
+        return hold._replace(ends=self.ends, nobody_knows=self.nobody_knows)
+
+
+def coming(
+    job: JobRequest,
+    start: datetime,
+    blockers: Iterable[tuple[Hold, JobRequest | None]],
+    now: datetime,
+) -> Coming:
+    """Return what is known of a start that is kept for a job: it waits for these, of which some
+    are of jobs that the plan itself places."""
+    found: list[Ends] = []
+    unsure = False
+    for hold, placed in blockers:
+        found.append(_ends_in_the_way(hold, placed, now))
+        unsure |= hold.nobody_knows if placed is None else is_unknown(placed)
+    learnt, ran = job.learnt, timedelta(0)
+    if learnt is not None:
+        ran = learnt.ran_before(job.attained)
+    between, ends = when(start, found, job.expected_duration, learnt, ran, now)
+    if between is not None and unsure:
+        between = between.model_copy(update={"nobody_knows": True})
+    return Coming(between, ends, unsure or is_unknown(job))
 
 
 def when(

@@ -1,6 +1,7 @@
 """GPUs, nodes and constraints as the reasons of decisions name them."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from longshore.models.job_request import JobRequest
 from longshore.models.mig import first_slice
@@ -34,6 +35,11 @@ def format_part(job: JobRequest, gpus: Sequence[int], slices: int = 0) -> str:
 def format_place(job: JobRequest, gpus: Sequence[int], slices: int = 0) -> str:
     """Return ``GPUs 0-3``, or of a job that shares them what it has there."""
     return format_gpus(gpus) if job.gpu.whole else format_part(job, gpus, slices)
+
+
+def format_start(start: datetime) -> str:
+    """Return until when a job waits: ``until about 2026-11-20 13:00:00 UTC``."""
+    return f"until about {start:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def format_terms(terms: ScoreTerms) -> str:

@@ -19,6 +19,7 @@ from longshore.models.job_request import JobRequest
 from longshore.models.margins import Margins
 from longshore.models.text import count, listed
 from longshore.models.visible import brief, shown
+from longshore.scheduling.durations import run_end
 from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.explain import Explained, Helps, Remedy, Rung, explain
 from longshore.scheduling.funding.facts import Facts, OverQuota, Use, Wall
@@ -68,7 +69,10 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
     now = await clock(connection)
     uses = [use for use in facts.uses if use.job_id == job_id] if facts and has_budget else []
     running = await load_running(connection, row["pool"])
-    ends = {share.job_id: share.expected_end for share in running}
+    ends = {
+        share.job_id: run_end(share.expected_end, share.ends, share.since, share.latest, now).at
+        for share in running
+    }
     if facts and uses:
         return _running(facts, max(uses, key=lambda use: use.attempt), now, ends)
     spec = await load_pool(connection, row["pool"], margins)

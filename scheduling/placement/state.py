@@ -18,13 +18,12 @@ from longshore.models.mig import slices_gb
 from longshore.models.node import GPU, GPUParts, Node
 from longshore.models.placement import PackingPolicy, RunningJob
 from longshore.models.resources import NOTHING, GPURequest, HostAmounts
-from longshore.scheduling.durations import end_at
+from longshore.scheduling.durations import run_end
 from longshore.scheduling.node_lifetime import Stay, must_last, stay_of
 from longshore.scheduling.placement.gpus import mask_of
 from longshore.scheduling.placement.parts import WHOLE, Parts, parts_on, with_parts
 from longshore.scheduling.placement.slots import EPSILON, Rooms, parts_of, slots_of
 
-_OVERDUE = timedelta(minutes=1)
 _SHORTEST = timedelta(seconds=1)
 _NO_TIME = timedelta(0)
 
@@ -156,6 +155,10 @@ class Hold(NamedTuple):
     """Of one whose duration is learnt: when it may end."""
     idle: int = 0
     """Those of its GPUs that it only holds, so that nobody else is on the node."""
+    since: datetime | None = None
+    latest: datetime | None = None
+    nobody_knows: bool = False
+    """Whether nobody knows its end (`scheduling.durations.run_end`)."""
 
 
 @dataclass(slots=True)
@@ -201,9 +204,8 @@ class NodeView:
         """Hold what another view of the same node holds, and what is kept there."""
         self.holds, self.free, self.parts = other.holds, other.free, other.parts
         self.host_free, self.vram_used = other.host_free, other.vram_used
-        self.stuck, self.host_stuck, self.parts_stuck = (
-            other.stuck, other.host_stuck, other.parts_stuck,
-        )  # fmt: skip
+        self.stuck, self.host_stuck = other.stuck, other.host_stuck
+        self.parts_stuck = other.parts_stuck
         self.node, self.reserved = other.node, other.reserved
 
 
@@ -212,8 +214,8 @@ def view_nodes(
 ) -> list[NodeView]:
     """Return a view of each node, in order.
 
-    Capacity that a node shows as used and no running job explains is never expected back. A
-    running job that is overdue counts as ending in a minute.
+    Capacity that a node shows as used and no running job explains is never expected back. When
+    running jobs end says `scheduling.durations.run_end`.
     """
     by_node: dict[str, list[RunningJob]] = {}
     for job in running:
@@ -374,19 +376,15 @@ def _each(
 
 
 def _hold_of(job: RunningJob, now: datetime) -> Hold:
-    mask, end = mask_of(job.gpu_indices), _end_of(job.expected_end, job.ends, now)
-    return Hold(job.job_id, mask, job.host, now, end, parts_of(job), job.ends)
+    mask, parts, until = mask_of(job.gpu_indices), parts_of(job), job.expected_end
+    rest = job.ends, 0, job.since, job.latest
+    return _from(Hold(job.job_id, mask, job.host, now, until, parts, *rest), now)
 
 
 def _from(hold: Hold, now: datetime) -> Hold:
-    end = _end_of(hold.end, hold.ends, now)
-    return Hold(hold.job_id, hold.mask, hold.host, now, end, hold.parts, hold.ends)
-
-
-def _end_of(expected: datetime, ends: tuple[datetime, ...], now: datetime) -> datetime:
-    if ends:
-        expected = end_at(expected, ends, now)
-    return expected if expected > now else now + _OVERDUE
+    end, unknown = run_end(hold.end, hold.ends, hold.since, hold.latest, now)
+    rest = hold.ends, 0, hold.since, hold.latest, unknown
+    return Hold(hold.job_id, hold.mask, hold.host, now, end, hold.parts, *rest)
 
 
 def _with_parts(gpu: GPU, milli: int, slices: int) -> GPUParts | None:

@@ -102,7 +102,8 @@ class Scene:
     def _shares_of(self, work: RunningWork, in_class: bool) -> list[RunningJob]:
         """Return what a job holds, with the end that a plan expects."""
         end = probable_end(work, self.policy, self.now, in_class=in_class)
-        new = {"expected_end": end, "ends": (), "waited": work.waited}
+        new: dict[str, object] = {"expected_end": end, "ends": (), "since": None, "latest": None}
+        new["waited"] = work.waited
         parts = self._parts.get(work.id)
         shares = parts.shares if parts else work.shares
         return [RunningJob.trusted(**{**share.__dict__, **new}) for share in shares]

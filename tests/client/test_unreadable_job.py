@@ -33,7 +33,7 @@ async def test_who_asks_is_told_what_is_wrong_with_it_and_what_to_do(
     runs = (await longshore("submit", "-q", *options, "--gpus", "8", "--", "true")).out.strip()
     await node.started(runs)
     waits = (await longshore("submit", "-q", *options, "--", "true")).out.strip()
-    await eventually(_holds(longshore, waits, "last cycle"))
+    await eventually(_holds(longshore, waits, "reason of"))
     with psycopg.connect(settings.resolve_database_url(), autocommit=True) as connection:
         whole = connection.execute("SELECT id, spec FROM jobs WHERE id IN (%s, %s)", (runs, waits))
         before = whole.fetchall()

@@ -329,7 +329,7 @@ def test_why_a_job_waits_node_by_node():
     said = text_of(view.why_html(explanation, NOW))
     assert said == (
         "It waits: it was not its turn. It has place 3 in the queue of pool default, 2 jobs ahead."
-        " The last cycle looked at it 1m ago: 2 others are first."
+        " The reason is of 1m ago: 2 others are first."
     )
     html, title = placement.nodes_html(explanation)
     said = text_of(html)

@@ -158,10 +158,15 @@ def test_capacity_that_no_running_job_explains_is_never_expected_back() -> None:
     assert (result.reservations, result.decisions[0].estimated_start) == ((), None)
 
 
-def test_an_overdue_job_counts_as_ending_in_a_minute() -> None:
-    at_work = [running("w", "node-a", range(8), -HOUR)]
+@pytest.mark.parametrize(
+    ("overrun", "left"), [(MINUTE / 2, MINUTE), (HOUR, HOUR), (50 * HOUR, 50 * HOUR)]
+)
+def test_who_overran_what_it_said_runs_as_long_again_as_it_has_overrun(
+    overrun: timedelta, left: timedelta
+) -> None:
+    at_work = [running("w", "node-a", range(8), -overrun)]
     decision = plan([a_job()], [a_node(busy=range(8))], at_work, POLICY, NOW).decisions[0]
-    assert decision.estimated_start == NOW + MINUTE
+    assert decision.estimated_start == NOW + left
 
 
 def test_reservations_queue_up_behind_each_other() -> None:

@@ -16,6 +16,7 @@ from longshore.scheduling.guarantee import may_come_first
 from longshore.scheduling.long_queue import LONG, LongQueue
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.preemption.plan import plan_preemptions
+from tests.support.gangs import in_domain
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 from tests.support.preemption import MINUTE, RULES, a_work, nodes_with, saved
 
@@ -44,7 +45,7 @@ def stuck(gpus: int = 8, **fields: Any) -> JobRequest:
     [
         (stuck(gpu_type="B300"), BY_RANK),
         (stuck(16), BY_RANK),
-        (stuck(16, gang=Gang()), BY_RANK),
+        (stuck(16, gang=Gang(unlabelled_nodes=True)), BY_RANK),
         (stuck(vram_per_gpu=1000.0), BY_RANK),
         (stuck(), NO_FUNDS),
     ],
@@ -58,8 +59,31 @@ def test_one_that_could_not_start_takes_no_place(job: JobRequest, policy: Packin
     assert [each.job_id for each in made.placements] == ["long"]
 
 
+@pytest.mark.parametrize(
+    ("gang", "may"),
+    [
+        (Gang(group_gpus=8), True),
+        (Gang(group_gpus=16), True),
+        (Gang(group_gpus=32), False),
+        (Gang(group_gpus=8, unlabelled_nodes=True), True),
+    ],
+)
+def test_a_gang_takes_no_place_that_its_sum_alone_would_have(gang: Gang, may: bool):
+    """Two domains of four nodes with four GPUs each."""
+    nodes = [in_domain("ab"[number % 2], f"n{number}", gpus=4) for number in range(8)]
+    found = may_come_first(BY_RANK, nodes)
+    assert [found(stuck(32, gang=gang)) for _ in range(2)] == [may] * 2
+
+
+def test_nor_does_one_whose_groups_are_wider_than_its_domains():
+    nodes = [a_node(f"n{number}", gpus=4) for number in range(8)]
+    job = stuck(16, gang=Gang(group_gpus=8, unlabelled_nodes=True))
+    ordered = [each.id for each in queue_order([job, LONG_WAIT, NEW], BY_RANK, NOW, nodes)]
+    assert ordered.index("long") < ordered.index("new")
+
+
 def test_one_that_could_comes_first():
-    for job in (stuck(), stuck(8, gang=Gang())):
+    for job in (stuck(), stuck(8, gang=Gang(unlabelled_nodes=True))):
         ordered = queue_order([job, LONG_WAIT, NEW], BY_RANK, NOW, [NODE])
         assert [each.id for each in ordered] == ["stuck", "new", "long"]
 

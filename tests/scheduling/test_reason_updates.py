@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from longshore.models.placement import Decision, PlacementKind, RejectionCode
 from longshore.scheduling.reason_updates import Stored, to_tell, to_write
+from longshore.scheduling.words import format_start
 from tests.support.packing import NOW
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -55,19 +56,38 @@ def test_a_start_that_creeps_is_news_by_what_was_news_last():
     for second in range(0, 300, 10):
         now = NOW + timedelta(seconds=second)
         start = now + MINUTE
-        plan = [_said(estimated_start=start, reason=f"until {start:%H:%M:%S}")]
+        plan = [_said(estimated_start=start, reason=format_start(start))]
         written = to_write(plan, stored, now)
-        assert written[0].decision.estimated_start == start
         before = stored["a"]
-        after = _stored(written[0].decision, at=now)
-        marked = not written[0].is_news and before.told == before.words
-        told = after.words if marked else before.told
-        stored["a"] = after._replace(told=told, told_at=before.told_at)
+        if written:
+            assert written[0].is_news
+            stored["a"] = _stored(written[0].decision, at=now)._replace(
+                told=before.told, told_at=before.told_at
+            )
         if to_tell(plan, {"a": before}, written, now):
-            stored["a"] = stored["a"]._replace(told=after.words, told_at=now)
-            heard.append(after.words)
-    assert heard == ["until 12:01:00", "until 12:02:10", "until 12:03:20", "until 12:04:30",
-                     "until 12:05:40"]  # fmt: skip
+            stored["a"] = stored["a"]._replace(told=stored["a"].words, told_at=now)
+            heard.append(stored["a"].words)
+    assert [each[-12:-4] for each in heard] == [
+        "12:01:00", "12:02:10", "12:03:20", "12:04:30", "12:05:40"
+    ]  # fmt: skip
+
+
+def test_a_start_that_moves_with_the_clock_is_written_when_it_is_news_alone():
+    """As of a holder of which nobody knows when it ends, which has run for three days."""
+
+    def said_at(second: int) -> Decision:
+        start = NOW + 2 * timedelta(seconds=second) + 72 * HOUR
+        return _said(estimated_start=start, reason=f"on 3 nodes; it waits {format_start(start)}")
+
+    stored = {"a": _stored(said_at(0), at=NOW)}
+    for second in range(10, 3600, 10):
+        assert to_write([said_at(second)], stored, NOW + timedelta(seconds=second)) == []
+    last = said_at(3600)
+    other = last.model_copy(update={"reason": last.reason.replace("3 nodes", "4 nodes")})
+    (written,) = to_write([other], stored, NOW + HOUR)
+    assert not written.is_news
+    assert written.decision.estimated_start == last.estimated_start
+    assert written.decision.start_told == NOW + 72 * HOUR
 
 
 def test_mere_words_are_written_for_a_few_the_oldest_first_and_not_at_once():
