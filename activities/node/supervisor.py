@@ -223,9 +223,10 @@ class Supervisor:
             if pid and stop:
                 self._signalling[pid] = signal_number
         else:
-            # What runs elements gives a stop on, and has a signal of its own.
-            to_runner = self._status is None and self._plan.get("elements")
-            signal_groups({self._leader} if to_runner else self._groups(), signal_number)
+            # What runs elements, or an engine, gives a stop on in its own time.
+            gives_on = self._plan.get("elements") or self._plan.get("orders")
+            to_leader = self._status is None and gives_on
+            signal_groups({self._leader} if to_leader else self._groups(), signal_number)
 
     def _help(self, command: list[str] | None) -> int:
         """Start a helper; return its process id, 0 where there is none."""
