@@ -236,9 +236,9 @@ class Supervisor:
             if pid and stop:
                 self._signalling[pid] = signal_number
         else:
-            # What runs elements gives a stop on, and has a signal of its own.
-            to_runner = self._status is None and self._plan.get("elements")
-            signal_groups({self._leader} if to_runner else self._groups(), signal_number)
+            # What runs elements gives a stop on; of an engine, when its last request is over.
+            ours = self._status is None and (self._plan.get("elements") or self._orders)
+            signal_groups({self._leader} if ours else self._groups(), signal_number)
 
     def _help(self, command: list[str] | None) -> int:
         """Start a helper; return its process id, 0 where there is none."""
