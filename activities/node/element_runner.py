@@ -4,8 +4,8 @@ The child that a supervisor forks calls `run` where it would otherwise turn into
 keeps a journal, a line of JSON before each start and one at each end, so that whoever comes later
 knows what may have run; and writes nothing else. From the standard library alone.
 
-All elements write to the same two streams, which they inherit: the journal says which part of
-each is whose. SIGTERM, or whatever stops the job, goes on to the element that runs, and is the end
+What elements write goes by pipes to the same two files: the journal says which part of each is
+whose. SIGTERM, or whatever stops the job, goes on to the element that runs, and is the end
 of the batch; SIGUSR1 has the runner look which elements were cancelled.
 """
 
@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 
 from longshore.activities.node.descendants import descendants, signal_groups
+from longshore.activities.node.output_pipes import OutputPipes
 from longshore.activities.node.system import (
     NOT_EXECUTABLE,
     NOT_FOUND,
@@ -101,11 +102,9 @@ class Runner:
             }
         )  # fmt: skip
         end: dict = {"end": index}
+        pipes = OutputPipes((1, 2))
         try:
-            pid = os.posix_spawnp(
-                self._argv[0], self._argv, self._env | element["env"], setsid=True,
-                setsigmask=[], setsigdef=_DEFAULT,
-            )  # fmt: skip
+            pid = self._spawn(element["env"], pipes)
         except FileNotFoundError:
             end |= {"code": NOT_FOUND, "message": f"command not found: {self._argv[0]}"}
         except OSError as error:
@@ -121,6 +120,7 @@ class Runner:
             end["status"] = self._wait(pid)
             if (left := _end_leftovers()) > 0:
                 end["leftovers"] = left
+            pipes.finish()
             if end["status"] in (-signal.SIGKILL, 128 + signal.SIGKILL):
                 now = oom_kills()
                 end["oom"], self._oom = now > self._oom, now
@@ -132,6 +132,16 @@ class Runner:
                 end["time_limit"] = self._limit
         self._index, self._kill_at = -1, None
         self._write({**end, "at": time.time(), "out": _size(1), "err": _size(2)})
+
+    def _spawn(self, env: dict[str, str], pipes: OutputPipes) -> int:
+        to_pipes = [(os.POSIX_SPAWN_DUP2, fd, at) for at, fd in enumerate(pipes.ends, start=1)]
+        try:
+            return os.posix_spawnp(
+                self._argv[0], self._argv, self._env | env, setsid=True,
+                setsigmask=[], setsigdef=_DEFAULT, file_actions=to_pipes,
+            )  # fmt: skip
+        finally:
+            pipes.start()
 
     def _wait(self, pid: int) -> int:
         """Wait for the end of the element; its number is nobody else's before it is collected."""

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import signal
+from collections.abc import Sequence
 
 from longshore.activities.node import element_runner
 from longshore.activities.node.system import NOT_EXECUTABLE, NOT_FOUND, die_with_parent
@@ -16,8 +17,11 @@ _TOO_LONG = (
 )
 
 
-def become_job(plan: dict, parent: int, go: int, error: int) -> None:
-    """In the child: wait to be let go, then turn into the job's command. Never returns."""
+def become_job(plan: dict, parent: int, go: int, error: int, output: Sequence[int]) -> None:
+    """In the child: wait to be let go, then turn into the job's command. Never returns.
+
+    `output` is where stdout and stderr go.
+    """
     code, message = NOT_FOUND, ""
     try:
         os.setsid()
@@ -25,7 +29,7 @@ def become_job(plan: dict, parent: int, go: int, error: int) -> None:
         if os.getppid() != parent or not os.read(go, 1):
             os._exit(NOT_FOUND)
         _reset_signals()
-        _redirect(plan)
+        _redirect(output)
         os.umask(plan["umask"])
         if plan.get("elements"):
             os.chdir(plan["cwd"])
@@ -48,14 +52,9 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def _redirect(plan: dict) -> None:
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    for target, path, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, plan["stdout"], append),
-        (2, plan["stderr"], append),
-    ):
-        fd = os.open(path, flags, 0o644)
+def _redirect(output: Sequence[int]) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    for target, fd in enumerate((null, *output)):
         os.dup2(fd, target)
 
 

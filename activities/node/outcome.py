@@ -66,6 +66,8 @@ def report_of(
     if left := end.get("leftovers"):
         processes, were = ("process", "was") if left == 1 else ("processes", "were")
         message += f"; {left} {processes} that it left behind {were} killed"
+    if lost := end.get("unwritten"):
+        message += f"; {lost} bytes of its output are lost: the disk of the node was full"
     return ProcessReport(
         exit_code=exit_code,
         failure=failure,

@@ -2,7 +2,7 @@
 
 Runs in the supervisor of a process, from the standard library alone. A line of the file `times`
 is `MILLISECONDS STDOUT STDERR`: the time since 1970, and the bytes that the streams had by then.
-The streams are files that the job writes by itself, so this alone tells what came first.
+The job writes each by itself (`output_pipes`), so this alone tells what came first.
 """
 
 import contextlib

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 
 from longshore.activities.node.descendants import descendants, signal_groups
 from longshore.activities.node.job_command import become_job
+from longshore.activities.node.output_pipes import OutputPipes, open_spools
 from longshore.activities.node.output_times import OutputTimes
 from longshore.activities.node.system import (
     Message,
@@ -76,6 +77,7 @@ class Supervisor:
         self._oom_kills = oom_kills()
         self._times = OutputTimes(f"{folder}/times", plan["stdout"], plan["stderr"])
         self._orders: str | None = plan.get("orders")
+        self._pipes: OutputPipes | None = None
 
     def run(self) -> None:
         wake = _wake_on_child()
@@ -92,18 +94,27 @@ class Supervisor:
             self._obey()
             self._reap()
             self._times.look()
+        if self._pipes:
+            self._pipes.finish()
         self._times.note()
         self._report_end({"cause": self._cause})
 
     def _start(self) -> Message | None:
         """Fork, write it down, and only then let it go; return why it could not start."""
+        try:
+            output = open_spools(self._plan["stdout"], self._plan["stderr"])
+        except OSError as error:
+            return _unwritable(error)
+        if not self._plan.get("elements"):  # what runs those has pipes for each
+            self._pipes = OutputPipes(output)
+            output = self._pipes.ends
         go_read, go_write = os.pipe()
         error_read, error_write = os.pipe()
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             os.close(go_write)
-            become_job(self._plan, parent, go_read, error_write)
+            become_job(self._plan, parent, go_read, error_write, output)
         os.close(go_read)
         os.close(error_write)
         self._leader = pid
@@ -122,7 +133,7 @@ class Supervisor:
         except OSError as error:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            return {"code": None, "message": f"the run folder cannot be written: {error}"}
+            return _unwritable(error)
         if boot_clock() >= self._fence_at:
             # The agent stood still on its way here, and the job may have begun elsewhere.
             os.kill(pid, signal.SIGKILL)
@@ -134,6 +145,8 @@ class Supervisor:
         if failure:
             os.waitpid(pid, 0)
             return json.loads(failure)
+        if self._pipes:
+            self._pipes.start()
         _tell({"started": started})
         return None
 
@@ -223,10 +236,9 @@ class Supervisor:
             if pid and stop:
                 self._signalling[pid] = signal_number
         else:
-            # What runs elements, or an engine, gives a stop on in its own time.
-            gives_on = self._plan.get("elements") or self._plan.get("orders")
-            to_leader = self._status is None and gives_on
-            signal_groups({self._leader} if to_leader else self._groups(), signal_number)
+            # What runs elements gives a stop on; of an engine, when its last request is over.
+            ours = self._status is None and (self._plan.get("elements") or self._orders)
+            signal_groups({self._leader} if ours else self._groups(), signal_number)
 
     def _help(self, command: list[str] | None) -> int:
         """Start a helper; return its process id, 0 where there is none."""
@@ -284,6 +296,7 @@ class Supervisor:
                 "status": self._status,
                 "ended_at": self._ended_at,
                 "leftovers": self._leftovers,
+                "unwritten": self._pipes.lost if self._pipes else 0,
                 "overdue": self._overdue,
                 # Also where its first process had gone by then: others may have been saving.
                 "killed": self._killing and self._kill_at is not None,
@@ -338,6 +351,10 @@ class Inbox:
                 self._rest += piece
                 if os.get_blocking(self.fd):
                     return
+
+
+def _unwritable(error: OSError) -> Message:
+    return {"code": None, "message": f"the run folder cannot be written: {error}"}
 
 
 def _wake_on_child() -> int:

@@ -18,7 +18,6 @@ from longshore.client.logs import JobLogs
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import StoreError
 from longshore.models.job_status import JobState, JobStatus
-from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.faults.chaos.machines import small_disk
 from tests.support.waiting import eventually
@@ -179,21 +178,36 @@ async def test_logs_arrive_once_the_store_has_room_again(
     assert box.logs.read(run.record.job_id).data == b"out\n"
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "failure"),
-    [("head -c 2M /dev/zero", 1, FailureClass.USER), ("head -c 2M /dev/zero; true", 0, None)],
-    ids=["heeds", "ignores"],
-)
-async def test_a_job_meets_the_full_disk_of_its_node_itself(
-    tmp_path: Path, make_box: MakeBox, command: str, code: int, failure: FailureClass | None
+async def test_a_job_goes_on_where_the_disk_of_its_node_takes_no_output(
+    tmp_path: Path, make_box: MakeBox
 ) -> None:
-    """It writes into files, and nobody copies for it: what it ignores, nobody knows."""
     box = make_box(tmp_path / "node")
     with small_disk(tmp_path / "node" / "runs", megabytes=1) as mounted:
         if not mounted:
             pytest.skip("this account may mount no small disk: as root it can")
-        report = await box.report(command)
-    assert (report.exit_code, report.failure, report.log_error) == (code, failure, "")
+        report = await box.report("head -c 2M /dev/zero")
+    assert (report.exit_code, report.failure, report.log_error) == (0, None, "")
+    assert report.message.startswith("finished; ")
+    assert report.message.endswith("bytes of its output are lost: the disk of the node was full")
+
+
+async def test_a_log_tells_what_a_full_disk_did_not_take(
+    tmp_path: Path, make_box: MakeBox
+) -> None:
+    box = make_box(tmp_path / "node")
+    with small_disk(tmp_path / "node" / "runs", megabytes=1) as mounted:
+        if not mounted:
+            pytest.skip("this account may mount no small disk: as root it can")
+        filler = tmp_path / "node" / "runs" / "filler"
+        run = box.start(
+            f"head -c 2M /dev/zero 2> /dev/null > {filler}; yes | head -c 200000; rm {filler}; "
+            "echo end"
+        )
+        report = await run.done
+        said = box.output(run.record.key)
+    assert report.message == "finished"
+    assert "bytes of output are lost: the disk was full" in said
+    assert said.endswith("end\n")
 
 
 async def test_what_a_dead_agent_left_in_the_spool_is_shipped_by_the_next(

@@ -120,8 +120,9 @@ async def test_a_supervisor_that_its_job_stops_is_killed_with_it(
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "SUPERVISOR_PATIENCE", 0.5)
     seconds = f"300.{uuid.uuid4().int % 10**9}"
-    run = box.start(f"echo ready; kill -STOP $PPID; exec sleep {seconds}")
-    await _says(box, run, "ready")
+    # By a file: a supervisor that is stopped carries no output.
+    run = box.start(f"kill -STOP $PPID; touch ready; exec sleep {seconds}", job="job-a")
+    await eventually((box.folder / "jobs/job-a/work/ready").exists)
     report = await _stop(box, run, grace=0.1)
     assert (report.failure, report.exit_code) == (FailureClass.NODE, None)
     assert "the supervisor of the process was killed" in report.message
@@ -133,8 +134,8 @@ async def test_a_stopped_supervisor_is_killed_also_where_no_file_tells_of_it(
 ) -> None:
     monkeypatch.setattr(run_lifecycle, "SUPERVISOR_PATIENCE", 0.5)
     forget = 'rm "$(dirname "$LONGSHORE_PROGRESS_FILE")/../started.json"'
-    run = box.start(f"kill -STOP $PPID; {forget} && echo ready; exec sleep 300")
-    await _says(box, run, "ready")
+    run = box.start(f"kill -STOP $PPID; {forget} && touch ready; exec sleep 300", job="job-a")
+    await eventually((box.folder / "jobs/job-a/work/ready").exists)
     report = await asyncio.wait_for(_stop(box, run, grace=0.1), 60)
     assert (report.failure, report.exit_code) == (FailureClass.NODE, None)
 
