@@ -238,7 +238,8 @@ def labels(given: Sequence[str] | None) -> list[Override]:
 
 
 def data(given: Sequence[str] | None) -> list[Override]:
-    """Return what `--data` puts over entries of `data`. Raises SpecError."""
+    """Return what `--data` puts over entries of `data`: `--set` may add to each, so it goes behind
+    these. Raises SpecError."""
     return _entries("data", "--data", given, _data_set)
 
 
@@ -268,7 +269,13 @@ def refuse_repeats(overrides: Iterable[Override]) -> None:
 
 def _same(one: Override, other: Override) -> bool:
     both = min(len(one.place), len(other.place))
-    return one.place[:both] == other.place[:both]
+    return one.place[:both] == other.place[:both] and not _adds(one, other)
+
+
+def _adds(one: Override, other: Override) -> bool:
+    """Return whether `other` says of a data set of `--data` what that does not: all but `from`."""
+    of_data = one.place[:1] == ("data",) and one.given_by.startswith("--data ")
+    return of_data and len(other.place) > 2 and other.place[2] != "from"
 
 
 def _shorter(one: Override, other: Override) -> str:
@@ -279,7 +286,7 @@ def _entries(
     field: str,
     flag: str,
     given: Sequence[str] | None,
-    parse: Callable[[str], tuple[str, str]],
+    parse: Callable[[str], tuple[str, object]],
 ) -> list[Override]:
     found, problems = list[Override](), list[str]()
     for text in given or ():
@@ -306,14 +313,14 @@ def _variable(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _data_set(text: str) -> tuple[str, str]:
+def _data_set(text: str) -> tuple[str, object]:
     name, equals, url = text.partition("=")
     if not (name and equals and ("://" in url or job_of(url))):
         raise ValueError(
             "expected NAME=URL, such as digits=s3://bucket/digits/ or model=job:ID, "
             f"not {shown(text)}"
         )
-    return name, url
+    return name, {"from": url}
 
 
 def _value(text: str) -> Override:

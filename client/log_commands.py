@@ -95,7 +95,7 @@ def logs(
     written = call(copy)
     if missing:
         note(f"This is not all that it wrote: the log store took no more ({missing}).")
-    if not written:
+    if not written and last != 0:
         of = f" of attempt {attempt}" if attempt else ""
         stream = f" of its {only}" if only else ""
         late = f" since {since}" if since else ""

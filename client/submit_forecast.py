@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 def amount_of(text: str) -> int:
     """Return micro-dollars from ``20``, ``$20`` or ``19.99``. Raises BadParameter."""
     try:
-        return micro_of_text(text)
+        amount = micro_of_text(text)
     except ValueError as error:
         raise typer.BadParameter(f"--max-cost {shown(text)}: {error}") from None
+    if amount < 0:
+        raise typer.BadParameter(f"--max-cost {shown(text)}: must be at least 0")
+    return amount
 
 
 async def say_forecast(

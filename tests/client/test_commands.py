@@ -273,6 +273,15 @@ async def test_output_that_the_log_store_lacks_is_told(
     assert told in (await longshore("logs", job_id)).err
 
 
+async def test_to_ask_for_no_line_says_nothing_of_what_is_stored(
+    longshore: Command, pool: str
+) -> None:
+    job_id = await submitted(longshore, pool)
+    assert "Nothing is stored" in (await longshore("logs", job_id)).err
+    none = await longshore("logs", "-n", "0", job_id)
+    assert (none.code, none.out, none.err) == (0, "", "")
+
+
 async def test_links_to_the_temporal_ui_and_the_console(
     longshore: Command, pool: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from longshore.client import job_flags
+from longshore.models.data import DataSet
 from longshore.models.document import load_document
 from longshore.models.environment import JobEnvironment
 from longshore.models.errors import SpecError
@@ -71,6 +72,18 @@ def test_an_environment_is_a_file_a_list_or_a_mapping_as_in_a_job_file() -> None
         read("[numpy")
 
 
+def test_set_adds_to_a_data_set_what_its_flag_does_not_say() -> None:
+    overrides = [
+        *job_flags.data(["digits=s3://sets/digits/"]),
+        *job_flags.values(["data.digits.start_at=80%", "data.digits.size=5GB"]),
+    ]
+    job_flags.refuse_repeats(overrides)
+    text = "{name: a, command: 'true', data: {digits: {from: 's3://old/', sticky: true}}}"
+    spec = load_document(text, "job.yaml", JobSpec, overrides)
+    said = {"from": "s3://sets/digits/", "start_at": "80%", "size": "5GB"}
+    assert spec.data == {"digits": DataSet.model_validate(said)}
+
+
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
@@ -96,6 +109,11 @@ def test_an_environment_is_a_file_a_list_or_a_mapping_as_in_a_job_file() -> None
         (["--env", "A=secret", "--set", "env={B: 1}"], 65, "--env A and --set env={B: 1} both"),
         (["--label", "a=b", "--set", "labels.a=c"], 65, "both say `labels.a`"),
         (["--constraint", "ib", "--set", "constraints=[a]"], 65, "both say `constraints`"),
+        (["--data", "d=s3://x/y", "--set", "data.d=1GB"], 65, "both say `data.d`"),
+        (["--data", "d=s3://x/y", "--set", "data.d.from=s3://z"], 65, "both say `data.d`"),
+        (["--data", "d=s3://x/y", "--set", "data={d: 1GB}"], 65, "both say `data`"),
+        (["--data", "d=s3://x/y", "--set", "data.d.start_at=2"], 65, "data.d.start_at: must be"),
+        (["--max-cost=-1"], 2, "--max-cost '-1': must be at least 0"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )  # fmt: skip
