@@ -157,6 +157,7 @@ UNRECORDED = {
     "stop-bounds",
     "stops-silent",
     "wait-after-cut",
+    "waits-in-another-run",
 }
 """Changes of earlier versions whose paths take what no scene does: workflow tests go them."""
 
