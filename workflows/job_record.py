@@ -49,6 +49,8 @@ class JobRecord(Started):
         self._resizes: int = history.resizes
         self._resizing: int = 0
         """Updates of its size that are not answered yet."""
+        self._telling_size = False
+        """One of them is being written down."""
         self._enqueuing = False
         """An attempt is being put into the queue, as it was asked for."""
         self._is_queued = history.queued_for is not None

@@ -154,6 +154,7 @@ UNRECORDED = {
     "own-ids",
     "process-bounds",
     "queue-timeout-once",
+    "sizes-in-turn",
     "stop-bounds",
     "stops-silent",
     "wait-after-cut",
