@@ -22,6 +22,7 @@ from longshore.activities.pokes import mark_array_poked
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
 from longshore.models.array_messages import ClaimReply, ClaimRequest
+from longshore.models.bounds import json_bytes
 from longshore.models.elements import (
     Batch,
     BatchReport,
@@ -130,7 +131,7 @@ async def _claim(
     elements, size = list[Element](), 0
     for each in sorted(found, key=lambda each: each["index"]):
         variables = each["variables"] or {}
-        size += sum(len(value) for value in variables.values())
+        size += json_bytes(variables)
         if elements and size > _MOST_BYTES:
             break
         elements.append(Element(index=each["index"], attempt=each["element"], variables=variables))

@@ -126,9 +126,9 @@ Options of `NAME=VALUE` hold several settings. The page beside each lists them.
 `growth` says what becomes of a job that no node of the pool could hold, even an empty one.
 
 - `open`: nodes may join, or be bought. The job waits, with that reason.
-- `fixed`: what is there is all. The job is refused at its submit, with exit code 69. What was taken
-  once (a job, an array, a DAG or a service) waits where its nodes have gone, as in a restart of
-  their agents.
+- `fixed`: what is there is all. The job is refused at its submit, with exit code 69. What was
+  taken once (a job, an array, a DAG or a service) waits where its nodes have gone, as in a
+  restart of their agents.
 
 ## GPUs of a node
 

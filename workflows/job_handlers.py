@@ -145,15 +145,21 @@ class JobHandlers(JobRecord):
         self._resizing += 1
         try:
             await workflow.wait_condition(lambda: not self._enqueuing)
-            here = self._here
-            reply = await steps.resize(
-                ResizeRequest(
-                    key=here,
-                    spec=self._spec,
-                    submitted_at=self._submitted_at,
-                    path_behind=self._job.path_behind,
-                ),
-            )
+            # A size that was asked for before is not to be written after this one.
+            while self._telling_size and workflow.patched("sizes-in-turn"):
+                await workflow.wait_condition(lambda: not (self._telling_size or self._enqueuing))
+            here, self._telling_size = self._here, True
+            try:
+                reply = await steps.resize(
+                    ResizeRequest(
+                        key=here,
+                        spec=self._spec,
+                        submitted_at=self._submitted_at,
+                        path_behind=self._job.path_behind,
+                    ),
+                )
+            finally:
+                self._telling_size = False
         finally:
             self._resizing -= 1
         if (size := reply.in_place or reply.restarts) is not None:

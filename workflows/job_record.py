@@ -1,7 +1,7 @@
 """What is so of a job: its state, what it holds, why it would stop, and what people are shown."""
 
 from collections import Counter
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from temporalio import workflow
 
@@ -49,10 +49,15 @@ class JobRecord(Started):
         self._resizes: int = history.resizes
         self._resizing: int = 0
         """Updates of its size that are not answered yet."""
+        self._telling_size = False
+        """One of them is being written down."""
         self._enqueuing = False
         """An attempt is being put into the queue, as it was asked for."""
-        self._is_queued = False
-        """The attempt is in the queue, put there as the leases of the one before it ended."""
+        self._is_queued = history.queued_for is not None
+        """The attempt is in the queue, put there as the leases of the one before it ended, or by
+        the run before this one."""
+        self._queued_for = history.queued_for or timedelta(0)
+        """In that run."""
         self._attempts = list(history.attempts)
         self._first_attempt = history.attempt
         self._state = JobState.SUBMITTED

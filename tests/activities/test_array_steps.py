@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
+from longshore.activities import elements
 from longshore.activities.array_views import ArrayViews
 from longshore.activities.arrays import ArrayActivities
 from longshore.activities.database import Database
@@ -352,6 +353,17 @@ async def test_a_row_of_a_table_goes_with_its_element_through_retries(
     assert [(e.index, e.attempt, e.variables) for e in second.batch.elements] == [
         (0, 2, {"LR": "0.1"})
     ]
+
+
+async def test_a_batch_is_bounded_by_the_bytes_of_its_variables_with_their_names(
+    control: Database, temporal: Client, pool: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(elements, "_MOST_BYTES", 100)
+    table = {"columns": ["LR"], "rows": [["é" * 20]] * 7}
+    steps = await an_array(control, temporal, pool, table)
+    second = await steps.claim(batch=2, report=results(await steps.claim()))
+    third = await steps.claim(batch=3, report=results(second))
+    assert indices(third) == [3, 4]  # of 49 bytes each
 
 
 async def test_elements_are_cancelled_where_they_wait_and_where_they_run(

@@ -1,5 +1,6 @@
 """A malleable job: it starts on the GPUs that fit, and goes on with fewer where it has to."""
 
+import asyncio
 import uuid
 from datetime import timedelta
 
@@ -7,6 +8,7 @@ import pytest
 from temporalio.client import Client
 
 from longshore.activities.database import Database
+from longshore.activities.queue_rows import lock_job
 from longshore.client.api import Longshore
 from longshore.models.elastic import Malleable
 from longshore.models.errors import RefusedError
@@ -16,6 +18,7 @@ from longshore.models.node_messages import RunProcessRequest
 from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
 
 SIZES = {"min": 2, "max": 8, "step": 2}
 
@@ -87,6 +90,31 @@ async def test_a_running_job_is_stopped_and_goes_on_with_its_new_size(
     assert (await longshore.job(running)).size == "4"
     await node.end(running, 2)
     assert (await longshore.wait(running)).attempts == 2
+
+
+async def test_sizes_are_written_in_the_order_in_which_they_were_asked_for(
+    longshore: Longshore, running: str, control: Database, temporal: Client
+):
+    job = temporal.get_workflow_handle(job_workflow_id(running))
+
+    async def writes() -> int:
+        pending = (await job.describe()).raw_description.pending_activities
+        return [each.activity_type.name for each in pending].count("resize")
+
+    async def both_asked() -> bool:
+        accepted = "workflow_execution_update_accepted_event_attributes"
+        return [each.HasField(accepted) for each in (await job.fetch_history()).events].count(
+            True
+        ) == 2
+
+    async with control.transaction() as connection:
+        await lock_job(connection, running)
+        first = asyncio.create_task(longshore.resize(running, 4))
+        await eventually(writes)
+        second = asyncio.create_task(longshore.resize(running, 8))
+        await eventually(both_asked)
+        assert await writes() == 1
+    assert [(await first).desired, (await second).desired] == [4, 8]
 
 
 async def test_it_grows_where_the_gpus_are_free_and_its_own_count(

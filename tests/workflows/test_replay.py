@@ -154,9 +154,11 @@ UNRECORDED = {
     "own-ids",
     "process-bounds",
     "queue-timeout-once",
+    "sizes-in-turn",
     "stop-bounds",
     "stops-silent",
     "wait-after-cut",
+    "waits-in-another-run",
 }
 """Changes of earlier versions whose paths take what no scene does: workflow tests go them."""
 
