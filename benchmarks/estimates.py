@@ -1,7 +1,7 @@
 """How far off the starts are that waiting jobs are told, on a trace by the planner of the product.
 
     python -m benchmarks.estimates --jobs FILE [--nodes 64] [--days N] [--rule age]
-        [--durations exact|unknown|learnt] [--restart 90] [--speed-up 1] [--json]
+        [--durations exact|overstated|noisy|unknown|learnt] [--restart 90] [--speed-up 1] [--json]
 
 The first start that a cycle tells of an attempt is held against when it started. Jobs that are
 stopped and wait again count once for each wait. As `longshore queue --estimates` for a live pool.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.queueing import DURATIONS, SHIPPED, policies
+from benchmarks.queueing import DURATIONS, SHIPPED, STATED, policies
 from benchmarks.queueing_planner import Policies, Shipped
 from benchmarks.queueing_world import Job, read_jobs
 from longshore.models.placement import CyclePlan
@@ -80,10 +80,12 @@ def main() -> None:
     asked = _parser().parse_args()
     found: dict[str, object] = {}
     for rule in asked.rule or SHIPPED:
-        jobs = read_jobs(asked.jobs, days=asked.days, speed_up=asked.speed_up)
+        jobs = read_jobs(
+            asked.jobs, days=asked.days, speed_up=asked.speed_up, stated=asked.durations
+        )
         world = Telling(
             jobs, asked.nodes, asked.restart, policies(rule, asked.restart),
-            exact=asked.durations == "exact", learns=asked.durations == "learnt",
+            exact=asked.durations in STATED, learns=asked.durations == "learnt",
         )  # fmt: skip
         world.play("" if asked.json else rule)
         told = world.told

@@ -1,7 +1,8 @@
 """How long jobs wait: a trace of GPU jobs on equal nodes, by the planner and by yardsticks.
 
     python -m benchmarks.queueing --jobs FILE [--nodes 64] [--restart 90] [--days N]
-        [--speed-up 0.85] [--can-save 1.0] [--durations exact|unknown|learnt] [--seed 0]
+        [--speed-up 0.85] [--can-save 1.0] [--seed 0]
+        [--durations exact|overstated|noisy|unknown|learnt]
         [--replicate N] [--plan-every 0] [--rule NAME ...] [--check] [--json]
 
 The trace has a line for each job: submit_s, duration_s, num_gpu, and where known vc and priority.
@@ -9,8 +10,10 @@ The trace has a line for each job: submit_s, duration_s, num_gpu, and where know
 `balanced` and the other profiles that with a score, where a tenant is a `vc` of the trace: at each
 moment when a job comes, ends or has restarted `scheduling.cycle`, and for those that wait on
 `scheduling.preemption`. `fifo`, `easy`, `sjf` and `srpt` know every duration and only count GPUs;
-`srpt` stops jobs for shorter ones. A wait is end - submit - duration, so it holds every pause and
-restart. What a stop costs is --restart seconds on all GPUs when the job goes on.
+`srpt` stops jobs for shorter ones. Jobs that overstate say up to
+five times what they run, noisy ones between a fifth and five times that, drawn by the seed. A wait
+is end - submit - duration, so it holds every pause and restart. What a stop costs is --restart
+seconds on all GPUs when the job goes on.
 """
 
 import argparse
@@ -25,7 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.queueing_planner import Policies, Shipped
-from benchmarks.queueing_world import NODE_GPUS, Job, World, read_jobs
+from benchmarks.queueing_world import FACTORS, NODE_GPUS, Job, World, read_jobs
 from benchmarks.queueing_yardsticks import YARDSTICKS
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.score import ScoreProfile
@@ -35,7 +38,8 @@ SHIPPED = ("age", "attained-service")
 SCORED = tuple(each.value for each in ScoreProfile)
 """The same with the weights of a profile, and the order that it is for. Run only when named."""
 RULES = (*YARDSTICKS, *SHIPPED)
-DURATIONS = ("exact", "unknown", "learnt")
+STATED = ("exact", *FACTORS)
+DURATIONS = (*STATED, "unknown", "learnt")
 """What a pool knows of how long jobs run."""
 WIDE = NODE_GPUS
 _SHORT = 10.0
@@ -145,6 +149,7 @@ def main() -> None:
     read = partial(
         read_jobs, arguments.jobs, days=arguments.days, speed_up=arguments.speed_up,
         replicate=arguments.replicate, can_save=arguments.can_save, seed=arguments.seed,
+        stated=arguments.durations,
     )  # fmt: skip
     rows: list[Row] = []
     if not arguments.json:
@@ -152,7 +157,7 @@ def main() -> None:
     for rule in arguments.rule or RULES:
         make = partial(
             world_of, rule, read(), arguments.nodes, arguments.restart,
-            exact=arguments.durations == "exact", learns=arguments.durations == "learnt",
+            exact=arguments.durations in STATED, learns=arguments.durations == "learnt",
             check=arguments.check,
             plan_every=arguments.plan_every,
         )  # fmt: skip
@@ -172,7 +177,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--speed-up", type=float, default=1.0, help="factor on submit times")
     parser.add_argument("--can-save", type=float, default=1.0, help="share of the jobs")
     parser.add_argument("--durations", choices=DURATIONS, default="exact")
-    parser.add_argument("--seed", type=int, default=0, help="draws who can save")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="draws who can save, and what each says"
+    )
     parser.add_argument("--replicate", type=int, default=0, help="0 is the trace itself")
     parser.add_argument(
         "--plan-every", type=float, default=0.0,

@@ -69,10 +69,10 @@ class Shipped(World):
         check: bool = False,
         plan_every: float = 0.0,
     ) -> None:
-        """With `exact` each job says how long it will hold its GPUs, else nothing; where the pool
-        `learns`, jobs of a tenant with as many GPUs say it of each other. Preemption is
-        planned after each cycle, or not sooner than so many seconds after the last time that it
-        stopped nobody."""
+        """With `exact` each job says how long it will hold its GPUs, as exactly as it `says` so,
+        else nothing; where the pool `learns`, jobs of a tenant with as many GPUs say it of each
+        other. Preemption is planned after each cycle, or not sooner than so many seconds after the
+        last time that it stopped nobody."""
         super().__init__(jobs, nodes, restart, check=check)
         self.policies = policies
         self.pool = LivePool(idle_nodes(nodes), policies.packing)
@@ -144,7 +144,7 @@ class Shipped(World):
         expected = ASSUMED_DURATION
         if self._exact:
             restart = self.restart if job.attempt > 1 else 0.0
-            expected = timedelta(seconds=job.left + restart)
+            expected = timedelta(seconds=job.left * job.says + restart)
         asked = JobRequest(
             id=job.id, gpus=job.gpus, priority=job.priority, tenant=job.tenant,
             submitted_at=_at(job.submit), waits_since=_at(self.now - job.waited),

@@ -21,6 +21,9 @@ from benchmarks.churn_streams import JITTER
 
 NODE_GPUS = 8
 DAY = 86_400.0
+FACTORS = {"overstated": (1.0, 5.0), "noisy": (0.2, 5.0)}
+"""Between what parts of its duration a job says that it takes: each factor is as likely as its
+double, where both are within."""
 _PROGRESS_EVERY = 10.0
 
 
@@ -36,6 +39,8 @@ class Job:
     priority: int = 5
     saves: bool = True
     """Whether it can save, and so be stopped."""
+    says: float = 1.0
+    """What its user states, as a part of what it runs."""
 
     id: str = ""
     left: float = 0.0
@@ -73,12 +78,14 @@ def read_jobs(
     speed_up: float = 1.0,
     replicate: int = 0,
     can_save: float = 1.0,
+    stated: str = "exact",
     seed: int = 0,
 ) -> list[Job]:
     """Return the jobs of a trace as they come, from its first one on.
 
     Submit times are those of the first `days`, times `speed_up`; a replicate other than 0 moves
-    each by up to ten minutes. A share of the jobs can save, drawn by `seed`.
+    each by up to ten minutes. A share of the jobs can save, drawn by `seed`; so is what each says
+    of its duration where that is `stated` as one of `FACTORS`.
     """
     text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     rows = list(csv.DictReader(text.decode().splitlines()))
@@ -86,6 +93,8 @@ def read_jobs(
     submit = np.array([float(row["submit_s"]) for row in rows])
     submit -= submit[0]
     saving = np.random.default_rng([seed, 5]).uniform(size=len(rows)) < can_save
+    low, high = FACTORS.get(stated, (1.0, 1.0))
+    says = np.exp(np.random.default_rng([seed, 7]).uniform(np.log(low), np.log(high), len(rows)))
     if replicate:
         chance = np.random.default_rng([replicate, 23])
         moved = submit + np.round(chance.uniform(-JITTER, JITTER, len(rows)))
@@ -98,7 +107,7 @@ def read_jobs(
         Job(
             number, float(submit[row]), max(1.0, float(rows[row]["duration_s"])),
             int(rows[row]["num_gpu"]), rows[row].get("vc") or "default",
-            int(rows[row].get("priority") or 5), bool(saving[row]),
+            int(rows[row].get("priority") or 5), bool(saving[row]), float(says[row]),
         )
         for number, row in enumerate(order)
     ]  # fmt: skip

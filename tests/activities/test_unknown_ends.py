@@ -60,8 +60,9 @@ async def test_a_cycle_without_a_change_writes_nothing(ledger: Ledger):
         await ledger.cycle("second")
         await ledger.cycle("third")
         rows = "SELECT job_id, xmin::text, decision->>'estimated_start' AS start FROM queue"
-        # Long enough ago for new words.
-        await ledger.rows("UPDATE queue SET decided_at = decided_at - interval '1 minute'")
+        # As half a minute later, which is long enough for new words.
+        await _ran(ledger, "30 seconds")
+        await ledger.rows("UPDATE queue SET decided_at = decided_at - interval '30 seconds'")
         before = await ledger.rows(f"{rows} ORDER BY job_id")
         assert all(row["start"] for row in before)
         await ledger.cycle("fourth")

@@ -149,6 +149,25 @@ def test_a_trace_is_read_as_asked(tmp_path: Path):
     assert 5 < sum(job.saves for job in read_jobs(trace, can_save=0.5)) < 25
 
 
+@pytest.mark.parametrize(("stated", "low"), [("overstated", 1.0), ("noisy", 0.2)])
+def test_what_jobs_say_of_their_durations_is_drawn_by_a_seed(
+    tmp_path: Path, stated: str, low: float
+):
+    trace = _written(tmp_path)
+    says = [job.says for job in read_jobs(trace, stated=stated)]
+    assert low <= min(says) < low * 1.5
+    assert 3.5 < max(says) <= 5
+    assert says == [job.says for job in read_jobs(trace, stated=stated)]
+    assert says != [job.says for job in read_jobs(trace, stated=stated, seed=1)]
+    assert {job.says for job in read_jobs(trace)} == {1.0}
+    world = Shipped(read_jobs(trace, stated=stated), 2, RESTART, policies("age", RESTART))
+    world.joined(job := world.jobs[3])
+    request = world._requests[job.id]  # pyright: ignore[reportPrivateUsage]
+    assert request.duration_known
+    assert request.expected_duration == timedelta(seconds=job.seconds * job.says)
+    assert len(_waits(Shipped(world.jobs, 2, RESTART, world.policies, check=True))) == 30
+
+
 def test_the_benchmark_compares_rules(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.queueing", "--jobs", str(_written(tmp_path)),
@@ -178,7 +197,10 @@ def test_the_first_word_on_a_start_is_held_against_how_it_came():
                     exact=False)  # fmt: skip
     blind.play()
     (row,) = start_errors(blind.told, blind.time)
-    assert (row.earlier, row.median) == (1, timedelta(seconds=3500))  # an hour was assumed
+    assert (row.earlier, row.median) == (
+        1,
+        timedelta(seconds=3510),
+    )  # an hour was assumed, from then on
 
 
 def _jobs(*rows: tuple[float, float, int]) -> list[Job]:

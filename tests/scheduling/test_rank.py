@@ -130,7 +130,7 @@ def test_who_has_waited_long_in_all_comes_first_for_half_of_the_gpus():
     new = waiting("new", NONE)
     assert queue(*long, new) == ["long-5", "long-4", "new", "long-3"]
     # The last may take more than that half: else nothing that wide would ever come first.
-    wide = waiting("wide", 6 * DAY, 16, attained=9 * DAY, gang=Gang())
+    wide = waiting("wide", 6 * DAY, 16, attained=9 * DAY, gang=Gang(unlabelled_nodes=True))
     assert queue(wide, *long, new)[:2] == ["wide", "new"]
     # What runs and had waited so long counts: else one after the other would come first.
     nodes = [a_node(), a_node("node-b")]

@@ -138,9 +138,10 @@ def plan_without_words(
 
 
 def without_words(decision: Decision) -> Decision:
-    """The decision without its sentence; of a gang that waits, without why its domains fail."""
+    """The decision without its sentence, and the range of its start (`test_start_range.py`); of a
+    gang that waits, without why its domains fail."""
     gang = decision.gang if decision.members else None
-    return decision.model_copy(update={"reason": "", "gang": gang})
+    return decision.model_copy(update={"reason": "", "gang": gang, "start_range": None})
 
 
 def crowded(chance: random.Random, *, linked: bool = False) -> Scene:

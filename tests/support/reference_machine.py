@@ -104,7 +104,10 @@ def machine_of(node: Node, jobs: Sequence[RunningJob], now: datetime) -> Machine
         else:
             machine.room[gpu.index] = gpu.vram
     for job in jobs:
-        end = job.expected_end if job.expected_end > now else now + timedelta(minutes=1)
+        # Who is overdue runs on for as long again as it has overrun, and a minute at least.
+        overrun = now - job.expected_end
+        least = timedelta(minutes=1)
+        end = job.expected_end if job.expected_end > now else now + max(overrun, least)
         vram = 0.0 if job.slices else job.vram_per_gpu
         machine.held.append(
             Span(
