@@ -209,7 +209,9 @@ class RegistryActivities:
         assert epoch is not None
         return epoch
 
-    async def _tell_lost_jobs(self, node_id: str, epoch: int, reason: str, **how: bool) -> None:
+    async def _tell_lost_jobs(
+        self, node_id: str, epoch: int, reason: str, *, cut_off: bool = False, anew: bool = False
+    ) -> None:
         """Signal every job whose placement ended with this registration; repeats do no harm."""
         async with self._database.transaction() as connection:
             jobs = await connection.execute(
@@ -217,7 +219,12 @@ class RegistryActivities:
                 {"id": node_id, "epoch": epoch, "reason": LeaseEnd.NODE_LOST.value},
             )
             messages = [
-                (row.job_id, NodeLost(node_id=node_id, epoch=row.epoch, reason=reason, **how))
+                (
+                    row.job_id,
+                    NodeLost(
+                        node_id=node_id, epoch=row.epoch, reason=reason, cut_off=cut_off, anew=anew
+                    ),
+                )
                 for row in jobs
             ]
         await self._signals.tell_jobs("node_lost", messages)
