@@ -116,8 +116,6 @@ class JobHistory(Wire):
     """How often it was preempted, moved or held while it ran."""
     resizes: int = Field(default=0, ge=0)
     """How often it was given another size: stopped for that, or in place."""
-    queued_for: Duration | None = Field(default=None, exclude_if=lambda waited: waited is None)
-    """Where its attempt waits in the queue: for how long, as its queue timeout counts."""
 
 
 def _as_far_as_known(spec: object) -> object:

@@ -49,7 +49,7 @@ _LEAVES_A_NODE = (LeaseEnd.NODE_LOST, LeaseEnd.MOVED)
 class JobWorkflow(JobHandlers):
     """One job. Completes with its `JobResult`; fails or is cancelled when the job is.
 
-    Continues as new after `max_attempts_per_run` attempts, and in a wait whose history is long.
+    Continues as new after `max_attempts_per_run` attempts.
     """
 
     @workflow.init
@@ -95,7 +95,6 @@ class JobWorkflow(JobHandlers):
                 return await self._fail(
                     FailureClass.QUEUE_TIMEOUT, f"no placement within {waited}"
                 )
-            self._is_queued = False  # it may have been placed between two runs of its wait
             report = await self._run_attempt(placement)
             result = await self._conclude(report)
             if result is not None:
@@ -165,7 +164,7 @@ class JobWorkflow(JobHandlers):
         Time under hold does not count towards the timeout, and neither does that before `begin`.
         One that has been placed before has none: what it has done is not thrown away.
         """
-        waited, self._queued_for = self._queued_for, timedelta(0)
+        waited = timedelta(0)
         while True:
             began, told, begins_at = workflow.now(), self._told, self._holding.begins_at
             left, what = None, "queue timeout"
@@ -184,9 +183,6 @@ class JobWorkflow(JobHandlers):
             if self._placement is not None or self._cancel is not None:
                 return self._placement
             waited += timedelta(0) if told.held else workflow.now() - began
-            if self._holding.kept == told and begins_at == self._holding.begins_at:
-                self._preparing.stop()
-                self._continue_as_new(queued_for=waited)
             if self._holding.kept.held:
                 self._preparing.forget()
             await self._tell_queue_of_hold(self._holding.kept)
@@ -198,13 +194,7 @@ class JobWorkflow(JobHandlers):
 
     def _something_happened(self, told: Kept) -> bool:
         ended = self._placement is not None or self._cancel is not None
-        return ended or self._holding.kept != told or self._waits_long()
-
-    def _waits_long(self) -> bool:
-        """Return whether this run has heard so much that another one is to wait: Temporal takes
-        10,000 signals for each."""
-        full = workflow.info().is_continue_as_new_suggested() and not self._resizing
-        return full and workflow.patched("waits-in-another-run")
+        return ended or self._holding.kept != told
 
     async def _tell_queue_of_hold(self, kept: Kept) -> None:
         told, self._told = self._told, kept
@@ -387,17 +377,14 @@ class JobWorkflow(JobHandlers):
             self._listed = None  # it may be listed with another node now
             return
         if self._cancel is None and not self._resizing and self._should_continue_as_new():
-            self._continue_as_new()
-
-    def _continue_as_new(self, queued_for: timedelta | None = None) -> None:
-        history = JobHistory(
-            submitted_at=self._submitted_at, attempt=self._attempt, retries=self._retries,
-            attempts=attempt_records.carried(self._attempts), hold_reason=self._holding.reason,
-            gave_way=dict(self._gave_way), resizes=self._resizes, queued_for=queued_for,
-        )  # fmt: skip
-        workflow.continue_as_new(
-            self._job.model_copy(update={"held": self._holding.by_user, "history": history})
-        )
+            history = JobHistory(
+                submitted_at=self._submitted_at, attempt=self._attempt, retries=self._retries,
+                attempts=attempt_records.carried(self._attempts), hold_reason=self._holding.reason,
+                gave_way=dict(self._gave_way), resizes=self._resizes,
+            )  # fmt: skip
+            workflow.continue_as_new(
+                self._job.model_copy(update={"held": self._holding.by_user, "history": history})
+            )
 
     def _should_continue_as_new(self) -> bool:
         full = self._attempt - self._first_attempt >= self._job.max_attempts_per_run

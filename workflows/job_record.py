@@ -1,7 +1,7 @@
 """What is so of a job: its state, what it holds, why it would stop, and what people are shown."""
 
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from temporalio import workflow
 
@@ -53,11 +53,8 @@ class JobRecord(Started):
         """One of them is being written down."""
         self._enqueuing = False
         """An attempt is being put into the queue, as it was asked for."""
-        self._is_queued = history.queued_for is not None
-        """The attempt is in the queue, put there as the leases of the one before it ended, or by
-        the run before this one."""
-        self._queued_for = history.queued_for or timedelta(0)
-        """In that run."""
+        self._is_queued = False
+        """The attempt is in the queue, put there as the leases of the one before it ended."""
         self._attempts = list(history.attempts)
         self._first_attempt = history.attempt
         self._state = JobState.SUBMITTED

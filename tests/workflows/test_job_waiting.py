@@ -66,32 +66,6 @@ async def test_a_job_that_has_run_has_no_queue_timeout(
     assert await timers(temporal, job_workflow_id(job_id)) == [2 * HOUR]
 
 
-async def test_a_job_that_hears_much_while_it_waits_goes_on_waiting_in_another_run(
-    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
-):
-    """Temporal would refuse its 10,001st signal, and it would never hear of its placement."""
-    before = (await longshore.submit(a_spec(pool, gpus=8))).job_id
-    await node.started(before)
-    job_id = (await longshore.submit(a_spec(pool, queue_timeout="2h"))).job_id
-    await reaches(longshore, job_id, JobState.QUEUED)
-    job = temporal.get_workflow_handle(job_workflow_id(job_id))
-    first = (await job.describe()).run_id
-
-    async def in_another_run() -> bool:
-        # A history is long by its bytes, too: a field that no version knows is passed over.
-        await job.signal("waiting", {"attempt": 1, "reason": "news", "more": "x" * 1_000_000})
-        return (await job.describe()).run_id != first
-
-    await eventually(in_another_run)
-    status = await reaches(longshore, job_id, JobState.QUEUED)
-    assert (status.attempt, await is_queued(control, job_id)) == (1, True)
-    await node.end(before)
-    await node.end(job_id)
-    assert (await longshore.wait(job_id)).attempts == 1
-    (left,) = await timers(temporal, job_workflow_id(job_id))
-    assert timedelta(0) < left < 2 * HOUR
-
-
 async def test_a_job_that_nobody_places_gives_up_after_its_queue_timeout(
     hasty: Longshore, pool: str, control: Database
 ):

@@ -158,7 +158,6 @@ UNRECORDED = {
     "stop-bounds",
     "stops-silent",
     "wait-after-cut",
-    "waits-in-another-run",
 }
 """Changes of earlier versions whose paths take what no scene does: workflow tests go them."""
 
