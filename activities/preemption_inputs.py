@@ -211,8 +211,7 @@ def _work(
         tenant=spec.tenant,
         shares=shares,
         started_at=row["placed_at"],
-        # Of one that has never saved it does not matter: it is stopped for nobody of its class.
-        begun=row["saved_at"] is None or row["first_saved_at"] is not None,
+        begun=_has_begun(spec, row),
         begun_at=row["first_saved_at"],
         expected_end=max(end_at(each.expected_end, each.ends, row["now"]) for each in shares),
         checkpoint=_checkpoint(spec, row),
@@ -224,6 +223,15 @@ def _work(
         price=round(row["price"]),
         engine=_engine(spec, row),
     )
+
+
+def _has_begun(spec: JobSpec, row: RowMapping) -> bool:
+    """Whether an attempt is past what it needs to begin, as its image: a save of it tells so."""
+    # Of one that has never saved it does not matter: it is stopped for nobody of its class.
+    never_saved = row["saved_at"] is None
+    # One that saves only when it is stopped tells nothing before that.
+    silent = spec.checkpoint is not None and not spec.checkpoint.while_running
+    return never_saved or silent or row["first_saved_at"] is not None
 
 
 def _engine(spec: JobSpec, row: RowMapping) -> RunningEngine | None:

@@ -76,8 +76,16 @@ async def put_into_queue(
 
 async def take_over(connection: AsyncConnection, job_id: str) -> None:
     """Give a job that may start from now on, and has never been placed, the time run of one of its
-    name that has just ended: who cuts a job into pieces does not begin anew with each."""
+    name that has just ended: who cuts a job into pieces does not begin anew with each. Nothing
+    where it is held, or waits for a price: it takes over when it may start."""
     await connection.execute(text(_TAKE_OVER), {"id": job_id, "within": HANDED_ON_WITHIN})
+
+
+async def take_over_each(connection: AsyncConnection, job_ids: Sequence[str]) -> None:
+    """The same for jobs that may start together."""
+    values = {"ids": list(job_ids), "within": HANDED_ON_WITHIN}
+    for job_id in (await connection.scalars(text(_MAY_TAKE_OVER), values)).all():
+        await take_over(connection, job_id)
 
 
 async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
@@ -284,6 +292,16 @@ _INSERT_QUEUE = f"""
 """What has attained anything has saved, so it can be stopped. A save that is seen later counts
 then: see `activities.checkpoints.rows`."""
 
+_MAY_TAKE_OVER = """
+    SELECT me.id FROM jobs me
+     WHERE me.id = ANY(:ids)
+       AND EXISTS (SELECT FROM jobs j
+                    WHERE j.tenant = me.tenant AND j.name = me.name AND j.pool = me.pool
+                      AND j.id <> me.id AND j.handed_to IS NULL
+                      AND j.ended_at > clock_timestamp() - CAST(:within AS interval))
+     ORDER BY me.id
+"""
+
 _TAKE_OVER = """
     WITH ended AS (
         SELECT j.id,
@@ -298,7 +316,7 @@ _TAKE_OVER = """
          WHERE me.id = :id AND j.handed_to IS NULL
            AND j.ended_at > clock_timestamp() - CAST(:within AS interval)
            AND NOT EXISTS (SELECT FROM jobs o WHERE o.handed_to = :id)
-           AND EXISTS (SELECT FROM queue WHERE job_id = :id AND attempt = 1)
+           AND EXISTS (SELECT FROM queue WHERE job_id = :id AND attempt = 1 AND NOT held)
          ORDER BY ran DESC LIMIT 1
            FOR UPDATE OF j SKIP LOCKED
     ), handed AS (

@@ -4,6 +4,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 GONE = "its workflow has ended"
 FULL = "its workflow takes no more signals"
+_FULL = "limit for signal"
+"""What the refusal says: an argument may be wrong for other reasons, too."""
 _NO_NAMESPACE = b"NamespaceNotFoundFailure"
 
 
@@ -24,4 +26,5 @@ def why_unheard(error: RPCError) -> str:
     """
     if is_unknown(error):
         return GONE
-    return FULL if error.status is RPCStatusCode.INVALID_ARGUMENT else ""
+    full = error.status is RPCStatusCode.INVALID_ARGUMENT and _FULL in str(error).casefold()
+    return FULL if full else ""

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
 from longshore.activities.prices.rows import StoredPrices, load_prices
+from longshore.activities.queue_rows import take_over_each
 from longshore.activities.snapshot import load_pool
 from longshore.models.errors import StoredError
 from longshore.models.gpu_hour_price import says_price_wait
@@ -81,7 +82,9 @@ async def keep_for_price(connection: AsyncConnection, pool: str) -> PriceLook:
         "pool": pool, "now": now, "price": found.price, "of_pool": spec.start_below,
         "waits": found.price is None and unknown is Unknown.WAIT,
     }  # fmt: skip
-    released = (await connection.execute(text(_RELEASE), values)).rowcount
+    released = (await connection.scalars(text(_RELEASE), values)).all()
+    if released and spec.packing.by_rank:
+        await take_over_each(connection, released)
     if found.price is not None or unknown is Unknown.WAIT:
         everyone = has_to_wait(spec.start_below, found.price, unknown)
         await connection.execute(text(_HOLD.format(who="true" if everyone else _OWN)), values)
@@ -100,7 +103,7 @@ async def keep_for_price(connection: AsyncConnection, pool: str) -> PriceLook:
         due=due_in is not None and due_in <= timedelta(0),
         wake=max(min(wakes), _SOONEST) if wakes else None,
         told=told,
-        released=released,
+        released=len(released),
     )
 
 
@@ -174,7 +177,7 @@ _RELEASE = f"""
        SET held = false, price_since = NULL, queued_at = :now, told_reason = NULL,
            {AGE_STOOD_STILL}
       FROM ready
-     WHERE queue.job_id = ready.job_id
+     WHERE queue.job_id = ready.job_id RETURNING queue.job_id
 """
 """The time that a job waited for its price is no wait for GPUs: its age goes on from there. Rows
 that somebody else has under way are left to the next look, which they ask for."""

@@ -61,6 +61,24 @@ async def test_who_has_not_saved_since_it_was_placed_again_is_not_stopped(pool: 
     assert await pool.rows("SELECT attempt FROM preemptions") == [{"attempt": 2}]
 
 
+async def test_one_that_saves_only_when_it_is_stopped_yields_without_a_save(ledger: Ledger):
+    """Nothing would tell that a later attempt of it has begun."""
+    await _set_order(ledger, QueueOrder.ATTAINED_SERVICE)
+    await ledger.register(gpus=2)
+    own = {"gpus": 2, "checkpoint": {"folder": "saved"}}
+    async with ledger.listening("long", "new"):
+        await ledger.enqueue("long", **own)
+        await ledger.cycle("first")
+        await _saved(ledger, 1)
+        await ledger.release("long")
+        await ledger.enqueue("long", attempt=2, **own)
+        await ledger.cycle("second")
+        await _ran(ledger, "10 hours", attempt=2)
+        await ledger.enqueue("new", **ASKS)
+        await ledger.cycle("third")
+    assert await ledger.rows("SELECT attempt FROM preemptions") == [{"attempt": 2}]
+
+
 async def test_it_runs_for_ten_minutes_from_its_first_save_on(pool: Ledger):
     await pool.rows("UPDATE job_checkpoints SET saved_at = saved_at + interval '55 minutes'")
     await pool.enqueue("new", **ASKS)

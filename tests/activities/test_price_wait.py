@@ -9,8 +9,9 @@ from longshore.activities.prices.holds import keep_for_price
 from longshore.activities.snapshot import load_queue
 from longshore.activities.views import set_pool
 from longshore.models.messages import CycleReply, HoldRequest
+from longshore.models.packing import QueueOrder
 from longshore.models.placement import PlacementKey
-from longshore.models.pool import PoolSpec
+from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.price_series import PoolPrice, PriceSeries, Unknown
 from tests.support.ledger import Ledger
 
@@ -72,6 +73,21 @@ async def test_it_waits_until_the_price_is_below_and_then_starts(ledger: Ledger)
     assert (await cycle(ledger, 2, "cheap")).placed == 0, "2.10 is not below 2.10"
     await price(ledger, 2.09)
     assert (await cycle(ledger, 3, "cheap")).placed == 1
+
+
+async def test_it_takes_over_time_run_when_its_price_has_come(ledger: Ledger):
+    by_rank = PoolPacking(order=QueueOrder.ATTAINED_SERVICE)
+    handed_to = "SELECT handed_to FROM jobs WHERE id = 'before'"
+    await ledger.register(gpus=1)
+    await price(ledger, 2.6, packing=by_rank)
+    await ledger.enqueue("before", name="train")
+    assert (await cycle(ledger, 1, "before")).placed == 1
+    await ledger.finish("before")
+    await ledger.enqueue("cheap", name="train", start_below="$2.10/gpu-hour")
+    assert await ledger.value(handed_to) is None, "it may not start yet"
+    await price(ledger, 2.0, packing=by_rank)
+    assert (await cycle(ledger, 2, "cheap")).placed == 1
+    assert await ledger.value(handed_to) == "cheap"
 
 
 async def test_it_is_held_again_when_the_price_rises_before_it_has_started(ledger: Ledger):
