@@ -28,11 +28,17 @@ class ModelFacts(Frozen):
     """KV heads; as many as heads where the files do not say."""
     context: int | None = None
     """Tokens of the longest text that it was trained on; None where the files do not say."""
-    files: str = ""
+    # A version before these two refuses them.
+    files: str = Field(default="", exclude_if=lambda digest: not digest)
     """A digest of pieces of the files: others of the same shape have another. Empty of a model
     that a version before this stored, and that has not changed since."""
-    files_since: int = 0
+    files_since: int = Field(default=0, exclude_if=lambda revision: not revision)
     """The revision of the model with which its files became others; 0 where they never did."""
+
+    @classmethod
+    def as_known(cls, stored: object) -> Self:
+        """Return them without what only a newer version knows. Raises ValidationError."""
+        return cls.model_validate(stored, extra="ignore")
 
     def after(self, before: "ModelFacts", revision: int) -> Self:
         """Return them as they are stored in the place of those `before`, as that revision."""

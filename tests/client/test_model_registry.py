@@ -124,6 +124,18 @@ async def test_other_weights_at_the_same_place_are_a_change(
     assert again.out == "Nothing is changed.\n", "a version before this did not look at them"
 
 
+async def test_facts_that_only_a_newer_version_knows_are_ignored(
+    longshore: Command, files: Path, control: Database
+):
+    asked = ("models", "add", "newer", "--source", str(files / "tiny.gguf"))
+    assert (await longshore(*asked)).code == 0
+    more = """UPDATE models SET facts = facts || '{"x": 1}' WHERE name = 'newer'"""
+    async with control.transaction() as connection:
+        await connection.execute(text(more))
+    assert (await longshore("models", "show", "newer")).code == 0
+    assert (await longshore(*asked)).out == "Nothing is changed.\n"
+
+
 async def test_a_file_of_several_models(longshore: Command, files: Path, tmp_path: Path):
     file = tmp_path / "models.yaml"
     file.write_text(f"""
