@@ -28,16 +28,28 @@ class ModelFacts(Frozen):
     """KV heads; as many as heads where the files do not say."""
     context: int | None = None
     """Tokens of the longest text that it was trained on; None where the files do not say."""
-    files: str = ""
+    # A version before these two refuses them.
+    files: str = Field(default="", exclude_if=lambda digest: not digest)
     """A digest of pieces of the files: others of the same shape have another. Empty of a model
-    that a version before this stored, and that has not changed since."""
-    files_since: int = 0
+    that a version before this stored, and that has not changed since, and of one whose files could
+    never be read so."""
+    files_since: int = Field(default=0, exclude_if=lambda revision: not revision)
     """The revision of the model with which its files became others; 0 where they never did."""
 
+    @classmethod
+    def as_known(cls, stored: object) -> Self:
+        """Return them without what only a newer version knows. Raises ValidationError."""
+        return cls.model_validate(stored, extra="ignore")
+
     def after(self, before: "ModelFacts", revision: int) -> Self:
-        """Return them as they are stored in the place of those `before`, as that revision."""
-        others = self.files and before.files and self.files != before.files
-        return self.model_copy(update={"files_since": revision if others else before.files_since})
+        """Return them as they are stored in the place of those `before`, as that revision.
+
+        Where the files were not read now, what was known of them stays: others would not be seen
+        later, when they are read again.
+        """
+        files = self.files or before.files
+        since = revision if before.files not in ("", files) else before.files_since
+        return self.model_copy(update={"files": files, "files_since": since})
 
     def says_what(self, other: "ModelFacts") -> bool:
         """Whether files with these facts are those with the others, as far as both know."""

@@ -25,6 +25,8 @@ _MOST_HEADERS = 128 * 2**20
 _PIECE = 2**20
 _SAMPLES, _SAMPLE = 32, 4096
 """Pieces of a model, and the bytes of each."""
+_OF_EACH = 2
+"""Pieces at least of each of its files."""
 _ANSWERS_WITHIN = 60.0
 """Seconds, of each piece."""
 
@@ -64,7 +66,8 @@ def files_in(url: str) -> tuple[Any, list[str]]:
 def sampled(fs: Any, paths: Sequence[str]) -> str:
     """Return a digest of pieces that are spread over files, and of the files' sizes: a training
     changes weights everywhere. Blocks. Raises StoreError."""
-    digest, number = hashlib.sha256(), max(_SAMPLES // len(paths), 1)
+    # The first piece of a file is of its header: the same after a training.
+    digest, number = hashlib.sha256(), max(_SAMPLES // len(paths), _OF_EACH)
     for path in paths:
         with speaking("model", address(fs, path), "read"), opened(fs, path, far="none") as found:
             file, size = found

@@ -276,7 +276,7 @@ def _model(row: RowMapping) -> ModelView:
     facts, trouble = None, ""
     try:
         spec = ModelSpec.model_validate(row["spec"], context=TAKEN)
-        facts = row["facts"] and ModelFacts.model_validate(row["facts"])
+        facts = row["facts"] and ModelFacts.as_known(row["facts"])
     except ValidationError as error:
         trouble = _trouble("model", row["name"], error)
         spec = ModelSpec(name=row["name"], source="/", runtime=row["runtime"])

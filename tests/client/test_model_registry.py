@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import text
 
 from longshore.activities.database import Database
+from longshore.activities.serving import model_facts
 from longshore.client.model_registry import examined
+from longshore.models.errors import StoreError
 from longshore.models.model_registry import ModelsEdit, ModelView, RuntimeView
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import ModelSpec
@@ -122,6 +124,36 @@ async def test_other_weights_at_the_same_place_are_a_change(
     write(Model(), source, 3)
     again = await longshore(*asked)
     assert again.out == "Nothing is changed.\n", "a version before this did not look at them"
+
+
+async def test_a_store_that_is_away_for_a_moment_hides_no_change_of_files(
+    longshore: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def away(*args: object) -> str:
+        raise StoreError("away")
+
+    source = write(Model(), tmp_path / "model.gguf", 1)
+    asked = ("models", "add", "away", "--source", str(source))
+    assert (await longshore(*asked)).code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(model_facts, "sampled", away)
+        changed = await longshore(*asked, "--context", "512")
+    assert "(revision 2)" in changed.out
+    write(Model(), source, 2)
+    changed = await longshore(*asked, "--context", "512")
+    assert "its files, which are others of the same shape (revision 3)" in changed.out
+
+
+async def test_facts_that_only_a_newer_version_knows_are_ignored(
+    longshore: Command, files: Path, control: Database
+):
+    asked = ("models", "add", "newer", "--source", str(files / "tiny.gguf"))
+    assert (await longshore(*asked)).code == 0
+    more = """UPDATE models SET facts = facts || '{"x": 1}' WHERE name = 'newer'"""
+    async with control.transaction() as connection:
+        await connection.execute(text(more))
+    assert (await longshore("models", "show", "newer")).code == 0
+    assert (await longshore(*asked)).out == "Nothing is changed.\n"
 
 
 async def test_a_file_of_several_models(longshore: Command, files: Path, tmp_path: Path):

@@ -15,7 +15,7 @@ from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import LLAMA_CPP, ModelSpec, Runtime
 from tests.support.gguf_models import Model
 from tests.support.gguf_models import write as write_gguf
-from tests.support.safetensors_models import header, write
+from tests.support.safetensors_models import header, whole, write
 from tests.support.served import serving
 
 _U32, _TEXT, _U64 = 4, 8, 10
@@ -107,6 +107,17 @@ def test_a_folder_of_one_shape_is_told_from_others(tmp_path: Path) -> None:
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
     assert files_of(str(tmp_path)) != before
+
+
+@pytest.mark.parametrize("number", [2, 17, 40])
+def test_a_model_of_many_files_is_told_by_more_than_their_headers(
+    tmp_path: Path, number: int
+) -> None:
+    weights = whole([(64, 128)])
+    trained = weights[:4096] + b"\1" * (len(weights) - 4096)
+    before = files_of(str(write(tmp_path, files=number, raw=weights)))
+    assert before == files_of(str(tmp_path))
+    assert files_of(str(write(tmp_path, files=number, raw=trained))) != before
 
 
 def test_a_server_that_gives_a_file_from_its_beginning_alone_says_nothing_of_its_weights(
