@@ -23,9 +23,7 @@ def test_each_element_says_what_the_disk_did_not_take(tmp_path: Path) -> None:
     assert errors == [f"exited with code 3; {lost}"] * 40
 
 
-def test_the_next_element_tells_what_the_one_before_has_lost(
-    tmp_path: Path, disk: "Disk"
-) -> None:
+def test_the_next_element_tells_what_the_one_before_has_lost(tmp_path: Path, disk: "Disk") -> None:
     spool = Spool(open_spools(str(tmp_path / "out"))[0])
     disk.room = 0
     assert _run(spool, b"lost\n").lost == 5
