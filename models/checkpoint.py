@@ -192,6 +192,8 @@ class LocalCheckpoint(Wire):
     told: bool = False
     """As of a manifest."""
     saved_at: Instant | None = None
+    fingerprint: str = ""
+    """Of its files when they were kept: whether what the folder holds is still that checkpoint."""
 
     @property
     def tells(self) -> bool:

@@ -88,7 +88,7 @@ class ElementResult(Wire):
     cancelled: bool = False
     """It was stopped, or left out, because somebody cancelled it."""
     error: Reason = ""
-    """The last line that it wrote, of one that failed."""
+    """The last line that it wrote, of one that failed; and how much of its output is lost."""
     started_at: Instant | None = None
     ended_at: Instant | None = None
     stdout: Span = Span()

@@ -2,11 +2,13 @@
 
 import contextlib
 import errno
+import hashlib
+import json
 import os
 import shutil
 import stat
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +41,12 @@ def files_of(
     """
     with _telling_depth():
         return sorted(_Walk(named, enters, left_out).below(folder), key=lambda file: file.path)
+
+
+def fingerprint(files: Iterable[StoredFile]) -> str:
+    """Return what is another one once any of the files has changed, come or gone."""
+    known = sorted((file.path, file.size, file.modified_ns, file.link or "") for file in files)
+    return hashlib.sha256(json.dumps(known).encode()).hexdigest()
 
 
 def foreign_files(

@@ -250,7 +250,13 @@ class Keeper:
         self.last = info_of(restored.manifests)
 
     async def _publish_folder(self, local: LocalCheckpoint) -> None:
-        """Publish what the folder holds before the job changes it: the store has not got it."""
+        """Publish what the folder holds before the job changes it: the store has not got it.
+
+        Not where it changed after that was saved: a later save may be half done there.
+        """
+        if not await asyncio.to_thread(self._is_as_saved, local):
+            self._say("what it saved last is not stored, and the folder may have changed since")
+            return
         at = local.saved_at or wall_clock()
         draft = self._draft(local.number, local.step, at, told=local.told)
         await self._keep(draft.model_copy(update={"attempt": local.attempt}))
@@ -297,10 +303,14 @@ class Keeper:
     async def _keep(self, draft: Manifest) -> bool:
         """Keep what the folder holds now, and publish it; return whether it could be kept."""
         try:
-            moment, size = await asyncio.to_thread(self._take_moment)
+            moment, files = await asyncio.to_thread(self._take_moment)
         except (OSError, DamagedError) as error:
             self._say(f"what it saved cannot be kept: {error}")
             return False
+        if self._local is not None:
+            known = {"fingerprint": checkpoint_files.fingerprint(files)}
+            await asyncio.to_thread(self._mark, self._local.model_copy(update=known))
+        size = sum(file.size for file in files)
         self.last = info_of((draft.model_copy(update={"bytes": size}),), published=False)
         if self._contract.store:
             await self._publisher.offer(Moment(moment, draft))
@@ -308,14 +318,14 @@ class Keeper:
             await asyncio.to_thread(checkpoint_files.remove, moment)
         return True
 
-    def _take_moment(self) -> tuple[Path, int]:
+    def _take_moment(self) -> tuple[Path, list[StoredFile]]:
         # Not where the job sees it: it could change it before it is published, or put links there.
         # On another disk that costs a copy, which is spared a job that may do all of that anyway.
         own, beside = self._public.parent, self._real.parent
         alike = self._in_image or own.stat().st_dev == beside.stat().st_dev
         moment = checkpoint_files.moment_of(self._real, own if alike else beside)
         try:
-            return moment, sum(file.size for file in checkpoint_files.files_of(moment))
+            return moment, checkpoint_files.files_of(moment)
         except BaseException:
             checkpoint_files.remove(moment)
             raise
@@ -369,6 +379,12 @@ class Keeper:
         while not there() and not self._over and boot_clock() < deadline:  # noqa: ASYNC110 (a clock)
             await asyncio.sleep(POLL_EVERY / 2)
         return there()
+
+    def _is_as_saved(self, local: LocalCheckpoint) -> bool:
+        with contextlib.suppress(OSError, DamagedError):
+            files = checkpoint_files.files_of(self._folder)
+            return checkpoint_files.fingerprint(files) == local.fingerprint
+        return False
 
     def _holds_any(self) -> bool:
         with contextlib.suppress(OSError):

@@ -20,7 +20,7 @@ state() {
 has() {
     field "$1" "$2" && [ $((0x$value >> number - 1 & 1)) = 1 ]
 }
-first= handling= held=
+first= handling= held= tries=10
 for each in /proc/[0-9]*; do
     each=${each#/proc/}
     case $each in 1 | $$) continue ;; esac
@@ -32,9 +32,11 @@ done
 if [ "$2" = stop ] && [ "$first" ] && [ "$handling" ] \\
     && ! has "$first" SigCgt && ! has "$first" SigIgn
 then
-    held=1
-    kill -STOP "$first"
-    until state "$first" TtZX || ! field "$first" State; do :; done
+    kill -STOP "$first" && held=1
+    until [ ! "$held" ] || state "$first" TtZX || ! field "$first" State; do
+        [ $((tries -= 1)) -gt 0 ] || break
+        sleep 0.1 || sleep 1
+    done
 fi
 kill "-$number" -1
 if [ "$held" ]; then
@@ -49,7 +51,8 @@ exit 0
 
 The first process, whose end is that of the container, is held where it would die at once while
 others handle the signal: it gets it with them, and acts on it once they have ended. Those that
-ignore it, as the tracker of Python's multiprocessing, may wait for the end of the first."""
+ignore it, as the tracker of Python's multiprocessing, may wait for the end of the first. Where it
+may not be held, or is not within the tries, the signal is sent all the same."""
 
 _OUTSIDE = """
 "$1" exec "$2" sh -c "$3" sh "$4" "$5" 2> /dev/null

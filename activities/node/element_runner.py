@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 
 from longshore.activities.node.descendants import descendants, signal_groups
-from longshore.activities.node.output_pipes import OutputPipes
+from longshore.activities.node.output_pipes import OutputPipes, Spool
 from longshore.activities.node.system import (
     NOT_EXECUTABLE,
     NOT_FOUND,
@@ -61,6 +61,7 @@ class Runner:
         self._over_time = False
         self._index = -1
         self._oom = oom_kills()
+        self._spools = Spool(1), Spool(2)
         self._journal = os.open(
             f"{folder}/{JOURNAL}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
@@ -95,6 +96,8 @@ class Runner:
 
     def _run_one(self, element: dict) -> None:
         index = self._index = element["index"]
+        for spool in self._spools:  # of those before it: it is in nobody's part then
+            spool.tell()
         self._write(
             {
                 "start": index, "attempt": element["attempt"], "at": time.time(),
@@ -102,7 +105,7 @@ class Runner:
             }
         )  # fmt: skip
         end: dict = {"end": index}
-        pipes = OutputPipes((1, 2))
+        pipes = OutputPipes(self._spools)
         try:
             pid = self._spawn(element["env"], pipes)
         except FileNotFoundError:
@@ -120,7 +123,6 @@ class Runner:
             end["status"] = self._wait(pid)
             if (left := _end_leftovers()) > 0:
                 end["leftovers"] = left
-            pipes.finish()
             if end["status"] in (-signal.SIGKILL, 128 + signal.SIGKILL):
                 now = oom_kills()
                 end["oom"], self._oom = now > self._oom, now
@@ -130,6 +132,9 @@ class Runner:
                 end["cancelled"] = True
             if self._over_time:
                 end["time_limit"] = self._limit
+        pipes.finish()
+        if (lost := pipes.lost) > 0:
+            end["unwritten"] = lost
         self._index, self._kill_at = -1, None
         self._write({**end, "at": time.time(), "out": _size(1), "err": _size(2)})
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from longshore.activities.node.element_runner import JOURNAL
 from longshore.activities.node.file_times import clamped_time
-from longshore.activities.node.outcome import not_started
+from longshore.activities.node.outcome import not_started, unwritten
 from longshore.activities.node.time_limit import passed
 from longshore.models.elements import LONGEST_ERROR, BatchReport, ElementResult, Span
 from longshore.models.node_messages import ProcessReport
@@ -72,6 +72,7 @@ def _result(
         failure, error = FailureClass.TIME_LIMIT, passed(timedelta(seconds=limit))
     elif code and (failure is not None or stopped):
         error = end.get("message") or _last_line(folder, err, out) or _said(status, code)
+    error = "; ".join(filter(None, (error, unwritten(end))))
     return ElementResult(
         index=begun["start"], attempt=begun["attempt"], exit_code=code, failure=failure,
         stopped=stopped, cancelled=bool(end.get("cancelled")), error=error,

@@ -66,8 +66,8 @@ def report_of(
     if left := end.get("leftovers"):
         processes, were = ("process", "was") if left == 1 else ("processes", "were")
         message += f"; {left} {processes} that it left behind {were} killed"
-    if lost := end.get("unwritten"):
-        message += f"; {lost} bytes of its output are lost: the disk of the node was full"
+    if lost := unwritten(end):
+        message += f"; {lost}"
     return ProcessReport(
         exit_code=exit_code,
         failure=failure,
@@ -77,6 +77,12 @@ def report_of(
         stopped_for=record.stop_reason if end["cause"] == "stopped" else None,
         last_progress=progress,
     )
+
+
+def unwritten(end: dict[str, Any]) -> str:
+    """Return what is to be said of output that the disk did not take."""
+    lost = end.get("unwritten")
+    return f"{lost} bytes of its output are lost: the disk of the node was full" if lost else ""
 
 
 def never_started(

@@ -4,7 +4,12 @@ A job that had the files themselves could empty them: `echo failed > /dev/stderr
 a shell opens anew. Of a pipe nobody takes back what was written.
 """
 
+import contextlib
+import fcntl
 import os
+import select
+import sys
+import termios
 import threading
 import time
 from collections.abc import Sequence
@@ -20,14 +25,52 @@ def open_spools(*paths: str) -> list[int]:
     return [os.open(path, flags, 0o644) for path in paths]
 
 
-class OutputPipes:
-    """A pipe for each spool file, which stays open."""
+class Spool:
+    """An open spool file, and what it lacks."""
 
-    def __init__(self, spools: Sequence[int]) -> None:
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self.lost = 0
+        """Bytes that the disk did not take, as it was full."""
+        self.untold = 0
+        """Those of them of which the file does not tell."""
+        self._notice, self._tells = b"", 0
+        """What lacks of a notice that the disk took in part, and the bytes of which it tells."""
+
+    def write(self, piece: bytes) -> None:
+        try:
+            self._tell()
+            while piece:
+                piece = piece[os.write(self._file, piece) :]
+        except OSError:  # the job goes on
+            self.lost += len(piece)
+            self.untold += len(piece)
+
+    def tell(self) -> None:
+        """Write into the file what is lost, where there is room by now."""
+        with contextlib.suppress(OSError):
+            self._tell()
+
+    def _tell(self) -> None:
+        while self.untold:
+            if not self._notice:
+                what = f"{self.untold} bytes of output are lost: the disk was full"
+                self._notice, self._tells = f"\nlongshore: {what}\n".encode(), self.untold
+            while self._notice:
+                self._notice = self._notice[os.write(self._file, self._notice) :]
+            self.untold -= self._tells
+
+
+class OutputPipes:
+    """A pipe for each spool file, which stays open, and tells later what it lacks."""
+
+    def __init__(self, spools: Sequence[Spool]) -> None:
         self._spools = spools
         self._pipes = [os.pipe() for _ in spools]
+        self._over = os.pipe()
+        """Its other end is closed once nothing of the job is left."""
         self._threads: list[threading.Thread] = []
-        self._lost = [0 for _ in spools]
+        self._before = [spool.lost for spool in spools]
 
     @property
     def ends(self) -> list[int]:
@@ -46,26 +89,40 @@ class OutputPipes:
             self._threads.append(thread)
 
     def finish(self) -> None:
-        """Wait until all is written of a job of which nothing is left."""
+        """Wait until all is written of a job of which nothing is left.
+
+        What others write who have a pipe of it, as a daemon that it spoke to, is read no more.
+        """
+        os.close(self._over[1])
         until = time.monotonic() + PATIENCE
         for thread in self._threads:
             thread.join(max(until - time.monotonic(), 0))
+        if not any(thread.is_alive() for thread in self._threads):
+            os.close(self._over[0])
 
     @property
     def lost(self) -> int:
-        """Bytes that a full disk did not take, and of which the files do not tell."""
-        return sum(self._lost)
+        """Bytes of this job that a full disk did not take, and of which the files do not tell."""
+        both = zip(self._spools, self._before, strict=True)
+        return sum(min(spool.untold, spool.lost - before) for spool, before in both)
 
     def _carry(self, number: int) -> None:
-        (source, _), spool, lost = self._pipes[number], self._spools[number], self._lost
-        while piece := os.read(source, _PIECE):
-            try:
-                if lost[number]:
-                    what = f"{lost[number]} bytes of output are lost: the disk was full"
-                    os.write(spool, f"\nlongshore: {what}\n".encode())
-                    lost[number] = 0
-                while piece:
-                    piece = piece[os.write(spool, piece) :]
-            except OSError:  # the job goes on
-                lost[number] += len(piece)
+        (source, _), spool, over = self._pipes[number], self._spools[number], self._over[0]
+        poll = select.poll()
+        poll.register(source, select.POLLIN)
+        poll.register(over, select.POLLIN)
+        while over not in dict(poll.poll()):
+            if not (piece := os.read(source, _PIECE)):
+                break
+            spool.write(piece)
+        left = _held(source)
+        while left > 0 and (piece := os.read(source, min(left, _PIECE))):
+            spool.write(piece)
+            left -= len(piece)
         os.close(source)
+        spool.tell()
+
+
+def _held(pipe: int) -> int:
+    """Return the bytes that a pipe holds."""
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)

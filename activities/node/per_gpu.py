@@ -6,6 +6,7 @@ Runs as the process of a job, from the standard library alone. GPUs and the firs
 CUDA_VISIBLE_DEVICES, WORLD_SIZE and LONGSHORE_FIRST_RANK. SIGNALS are the numbers of those that
 the job may get, as `15,10`: the first asks it to stop. They reach every process through their
 group. This one waits for all, and asks nobody again: a handler that saves would be entered twice.
+An older agent, which goes on while its package is replaced, names no SIGNALS.
 Exits with the code of the process that failed first (128 + signal where a signal ended it), else
 with 0.
 """
@@ -97,5 +98,11 @@ def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
             process.wait()
 
 
+def main(grace: str, signals: str, *command: str) -> int:
+    if not signals.replace(",", "").isdigit():  # of an older agent: the command
+        signals, command = str(int(signal.SIGTERM)), (signals, *command)
+    return run(float(grace), [int(number) for number in signals.split(",")], list(command))
+
+
 if __name__ == "__main__":
-    sys.exit(run(float(sys.argv[1]), [int(n) for n in sys.argv[2].split(",")], sys.argv[3:]))
+    sys.exit(main(*sys.argv[1:]))

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 
 from longshore.activities.node.descendants import descendants, signal_groups
 from longshore.activities.node.job_command import become_job
-from longshore.activities.node.output_pipes import OutputPipes, open_spools
+from longshore.activities.node.output_pipes import OutputPipes, Spool, open_spools
 from longshore.activities.node.output_times import OutputTimes
 from longshore.activities.node.system import (
     Message,
@@ -106,7 +106,7 @@ class Supervisor:
         except OSError as error:
             return _unwritable(error)
         if not self._plan.get("elements"):  # what runs those has pipes for each
-            self._pipes = OutputPipes(output)
+            self._pipes = OutputPipes([Spool(file) for file in output])
             output = self._pipes.ends
         go_read, go_write = os.pipe()
         error_read, error_write = os.pipe()

@@ -208,6 +208,22 @@ async def test_what_the_store_lacks_of_a_folder_is_published_when_it_goes_on(nod
     assert a.checkpoints.newest("job-a")
 
 
+async def test_what_a_later_save_has_half_done_is_not_published_as_the_one_that_was_told(
+    nodes: Nodes,
+) -> None:
+    a = nodes.node("a")
+    half = "trap 'echo 8 > part; mv part step; exit' TERM"
+    first = _start(a, f"{COUNT} step=7; echo 7 > other; save; {half}; {IDLE}")
+    await _published(first, 7)
+    await _stopped(a, first)
+    shutil.rmtree(nodes.folder / "store")
+    second = _start(a, f"{COUNT} {IDLE}", attempt=2)
+    assert "begins at 8, resume 1, told 7" in await _output(a, second)
+    assert "changed since" in second.progress().checkpoint_error
+    assert (await _stop(a, second)).checkpoint is None
+    assert a.checkpoints.newest("job-a") is None
+
+
 async def test_without_its_store_the_job_runs_on_and_says_so(nodes: Nodes) -> None:
     (nodes.folder / "store").write_text("no folder")
     a = nodes.node("a")

@@ -1,11 +1,14 @@
 """What the processes of a gang are told of each other, and a process for each GPU."""
 
 import json
+import os
+import subprocess
 import sys
 from datetime import UTC, datetime
 
 import pytest
 
+from longshore.activities.node import per_gpu
 from longshore.activities.node.rendezvous import FIRST_PORT, PORTS, rendezvous
 from longshore.models.job import JobSpec
 from longshore.models.node_messages import StopProcessRequest
@@ -119,6 +122,20 @@ async def test_when_one_of_them_fails_the_others_are_ended(box: LocalNode) -> No
 async def test_a_command_that_is_not_there_is_a_failed_start(box: LocalNode) -> None:
     report = await box.report(["no-such-command"], gang=PER_GPU)
     assert (report.exit_code, report.failure) == (127, FailureClass.START)
+
+
+@pytest.mark.parametrize("signals", [["15,10"], ["15"], []])
+def test_an_agent_that_is_older_than_the_script_starts_them_too(signals: list[str]) -> None:
+    command = ["sh", "-c", 'echo "$0 $RANK"', "7"]
+    ended = subprocess.run(
+        [sys.executable, "-I", "-S", per_gpu.__file__, "5.0", *signals, *command],
+        check=True, timeout=60, capture_output=True, text=True,
+        env={
+            "PATH": os.environ["PATH"], "CUDA_VISIBLE_DEVICES": "0", "LONGSHORE_GPU_INDICES": "0",
+            "LONGSHORE_FIRST_RANK": "2", "WORLD_SIZE": "3",
+        },
+    )  # fmt: skip
+    assert ended.stdout == "7 2\n"
 
 
 async def test_a_stop_reaches_every_process_and_waits_for_all(box: LocalNode) -> None:
