@@ -43,11 +43,12 @@ Not for what an older agent does as well as a newer one, such as another log lin
     15  it says with its registration which engines run on, and ends those that are not adopted
     16  it says which environments its node has built by what jobs bring for them; the environment
         of a job has that digest
+    17  the progress of a job says what of its data lacks
 """
 
 from typing import Final
 
-PROTOCOL: Final = 16
+PROTOCOL: Final = 17
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
 KNOWS_JOINED: Final = 8
