@@ -35,6 +35,7 @@ from longshore.activities.node.data_fetch import (
     bytes_of,
     finish,
     is_there,
+    link_equal,
     open_folder,
     read_set,
 )
@@ -96,8 +97,10 @@ class DataCache:
     def want(
         self, tenant: str, name: str, data: DataSet, token: object, wanted: Wanted,
         given_up: threading.Event, within: Sequence[Path] | None = None,
+        before: Fetch | None = None,
     ) -> Fetch:  # fmt: skip
-        """Have a data set fetched, as far as it is not here, until `leave`.
+        """Have a data set fetched, as far as it is not here, until `leave`. What is the same in
+        `before`, what was fetched of its source, is not fetched again.
 
         Raises SourceError or StoreError where the source has nothing or is away after the tries,
         and ForbiddenError of one of our stores, or with `within` of files of this machine that
@@ -110,7 +113,7 @@ class DataCache:
             fetch = self._joined(f"{tenant}/{folder.name}", token, wanted)
             if fetch is None:
                 # Of many files that takes seconds, in which others have to get their turn.
-                fetch = self._begun(tenant, name, data, source, listing, folder)
+                fetch = self._begun(tenant, name, data, source, listing, folder, before)
                 if fetch is not None:
                     fetch = self._entered(fetch, token, wanted)
             if fetch is not None:
@@ -246,7 +249,7 @@ class DataCache:
 
     def _begun(
         self, tenant: str, name: str, data: DataSet, source: Source, listing: Listing,
-        folder: Path,
+        folder: Path, before: Fetch | None,
     ) -> Fetch | None:  # fmt: skip
         """Return a new fetch; None while somebody removes the data set. Raises OSError."""
         fetch = Fetch(tenant, source, listing, folder)
@@ -265,6 +268,8 @@ class DataCache:
                        "sticky": data.sticky or bool(kept.get("sticky"))}  # fmt: skip
             put_local(fetch.state / "set.json", json.dumps(content).encode())
             whole = (fetch.state / "complete").exists()
+            if before is not None and not whole:
+                link_equal(before, fetch)
             for file in listing.files:
                 if whole or is_there(folder / file.path):
                     fetch.files_here += 1
@@ -387,7 +392,7 @@ class DataCache:
             folder = state.with_name(state.name.removesuffix(STATE))
             with contextlib.suppress(FileNotFoundError):
                 at = (state / "set.json").stat().st_mtime
-                found.append(Cached(str(state), bytes_of(folder), at, in_use=stays))
+                found.append(Cached(str(state), bytes_of(folder, own=True), at, in_use=stays))
         return found
 
     def evict(self, keys: Iterable[str]) -> None:
