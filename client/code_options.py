@@ -121,8 +121,9 @@ async def with_code(
 
     with progress(silent) as told:
         storer = CodeStorer(
-            api.settings, api.database, include, _say(silent), told, anew=anew, script=script
-        )
+            api.settings, api.database, include, _say(silent), told, anew=anew, script=script,
+            waits=(lambda words: None) if silent else note,
+        )  # fmt: skip
         stored = await storer.of(spec)
     if stored is not spec and not silent and stores_where_no_node_looks(api.settings):
         warn(

@@ -21,6 +21,7 @@ from longshore.client.code_options import Spec, Submitted, absolute_path
 from longshore.client.code_upload import Told, Uploaded, UploadTo, upload
 from longshore.client.current_python import bring, current_python
 from longshore.client.lock_check import pythons_of, why_unfit
+from longshore.client.one_upload import Say
 from longshore.models.addresses import without_secrets
 from longshore.models.code import Code
 from longshore.models.dag import DagSpec
@@ -60,9 +61,11 @@ class CodeStorer:
         *,
         anew: bool = False,
         script: str | None = None,
+        waits: Say = lambda words: None,
     ) -> None:
-        """`say` hears of each snapshot what was sent, and `told` of bytes on their way; with
-        `anew` all is sent, whatever is stored. `script` is what jobs run of their folder."""
+        """`say` hears of each snapshot what was sent, `told` of bytes on their way, and `waits`
+        of waiting for another submit of the same; with `anew` all is sent, whatever is stored.
+        `script` is what jobs run of their folder."""
         self._settings = settings
         self._database = database
         self._include = tuple(include)
@@ -70,6 +73,7 @@ class CodeStorer:
         self._told = told
         self._anew = anew
         self._script = script
+        self._waits = waits
         self._stored: dict[tuple[str, Code, bool], _Stored] = {}
 
     async def look(self, spec: JobSpec) -> FoundFiles | None:
@@ -155,7 +159,9 @@ class CodeStorer:
                 own = f"Longshore puts files of its own into {PurePosixPath(DIFF_PATH).parent}"
                 raise SpecError(str(folder), (f"{folder}: {why}; {own}: rename what is there",))
             to = UploadTo(self._database(), store, tenant, cache, caches / "uploads")
-            uploaded = await upload(folder, files, to, self._told, anew=self._anew)
+            uploaded = await upload(
+                folder, files, to, self._told, anew=self._anew, waits=self._waits
+            )
             asked, texts = spec.environment, dict[str, str]()
             if brought is not None:
                 uploaded = replace(uploaded, environment=brought.said)

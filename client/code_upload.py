@@ -26,7 +26,7 @@ from longshore.activities.artifacts.store import ArtifactStore, object_name
 from longshore.activities.database import Database
 from longshore.client.code_cache import CodeCache, is_settled, look_of
 from longshore.client.code_files import FoundFile, FoundFiles
-from longshore.client.one_upload import alone
+from longshore.client.one_upload import Say, alone
 from longshore.client.uncollected import uncollected
 from longshore.models.addresses import without_secrets
 from longshore.models.code import Code
@@ -91,16 +91,22 @@ async def upload(
     told: Told = lambda sent, of: None,
     *,
     anew: bool = False,
+    waits: Say = lambda words: None,
 ) -> Uploaded:
     """Store the files of a folder as a snapshot, and keep it for a submit (`LEASE`); with `anew`
-    all of it is sent, and takes the place of what is stored.
+    all of it is sent, and takes the place of what is stored. `waits` hears of another submit.
 
     Raises SpecError where files change while they are read, StoreError, UnavailableError.
     """
     contents = await _thread(_read, folder, found.files, to.cache)
     digest = await _thread(_digest, found, contents)
-    async with alone(to.locks, f"{to.key} {digest}"):
-        return await _upload(folder, found, to, told, contents, digest, anew=anew)
+    async with alone(to.locks, f"{to.key} {digest}", waits) as moved:
+
+        def hear(sent: int, of: int) -> None:
+            moved()
+            told(sent, of)
+
+        return await _upload(folder, found, to, hear, contents, digest, anew=anew)
 
 
 async def _upload(

@@ -18,26 +18,23 @@ import json
 import logging
 import os
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.node.data_fetch import (
     ROOM,
-    STATE,
     Fetch,
     bring,
-    bytes_of,
     finish,
     is_there,
+    link_equal,
     open_folder,
     read_set,
 )
+from longshore.activities.node.data_on_disk import DataOnDisk
 from longshore.activities.node.data_source import (
     DataSource,
     ForbiddenError,
@@ -48,14 +45,12 @@ from longshore.activities.node.data_source import (
 )
 from longshore.activities.node.file_locks import try_lock
 from longshore.activities.node.output_source import OutputSource
-from longshore.activities.node.removal import remove_what_can_be
 from longshore.activities.node.system import boot_clock
 from longshore.activities.node.write_share import WriteShare
 from longshore.activities.storage import GivenUp, put_local
 from longshore.models.addresses import without_secrets
-from longshore.models.data import TRIES, DataSet, HeldData, job_of
+from longshore.models.data import TRIES, DataSet, job_of
 from longshore.models.errors import DamagedError, StoreError
-from longshore.scheduling.node_caches import Cached
 from longshore.scheduling.staging import Wanted, order
 
 AT_ONCE = 4
@@ -67,11 +62,9 @@ _LISTED_FOR = 60.0
 _OF_THE_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
 """What lies with the node; other errors lie with the name of a file."""
 _log = logging.getLogger(__name__)
-_MOST = 2**63 - 1
-"""Bytes that are told: a source may name any size."""
 
 
-class DataCache:
+class DataCache(DataOnDisk):
     """The data sets below one folder. Its methods block, but for `want`'s fetching itself."""
 
     def __init__(
@@ -80,12 +73,10 @@ class DataCache:
     ) -> None:  # fmt: skip
         """`share` bounds how fast files are written; of the URLs `stores` nothing is fetched.
         `outputs` has what jobs gave back."""
+        super().__init__(folder / "data")
         self._outputs = outputs
-        self._root = folder / "data"
         self._share = share or WriteShare(1.0, lambda: False)
         self._stores = tuple(stores)
-        self.changed: Callable[[], None] = lambda: None
-        """Told, from any thread, that what is held has changed."""
         self._guard = threading.Condition()
         self._fetches: dict[str, Fetch] = {}
         self._listings: dict[tuple[str, str], tuple[float, Source, Listing]] = {}
@@ -96,8 +87,10 @@ class DataCache:
     def want(
         self, tenant: str, name: str, data: DataSet, token: object, wanted: Wanted,
         given_up: threading.Event, within: Sequence[Path] | None = None,
+        before: Fetch | None = None,
     ) -> Fetch:  # fmt: skip
-        """Have a data set fetched, as far as it is not here, until `leave`.
+        """Have a data set fetched, as far as it is not here, until `leave`. What is the same in
+        `before`, what was fetched of its source, is not fetched again.
 
         Raises SourceError or StoreError where the source has nothing or is away after the tries,
         and ForbiddenError of one of our stores, or with `within` of files of this machine that
@@ -105,12 +98,12 @@ class DataCache:
         """
         assert data.source is not None
         source, listing = self._listing(tenant, data.source, given_up, within)
-        folder = self._root / tenant / listing.digest
+        folder = self.root / tenant / listing.digest
         while True:
             fetch = self._joined(f"{tenant}/{folder.name}", token, wanted)
             if fetch is None:
                 # Of many files that takes seconds, in which others have to get their turn.
-                fetch = self._begun(tenant, name, data, source, listing, folder)
+                fetch = self._begun(tenant, name, data, source, listing, folder, before)
                 if fetch is not None:
                     fetch = self._entered(fetch, token, wanted)
             if fetch is not None:
@@ -139,6 +132,11 @@ class DataCache:
         except (SourceError, StoreError):
             return False
         return not listing.known_as and listing.files != fetch.listing.files
+
+    def bytes_on_way(self, key: str) -> int | None:
+        """Return what is here of a set that is wanted."""
+        fetch = self._fetches.get(key)
+        return fetch.bytes_here if fetch else None
 
     def retry_first(self, fetch: Fetch) -> None:
         """Have files that have failed tried again before all others."""
@@ -188,7 +186,7 @@ class DataCache:
                 listing = source.look()
             except (SourceError, StoreError) as error:
                 if tries == TRIES:
-                    here = self._last_whole(tenant, url) if isinstance(error, StoreError) else None
+                    here = self.last_whole(tenant, url) if isinstance(error, StoreError) else None
                     if here is None:
                         raise
                     _log.warning("%s: what was fetched before is used", error)
@@ -224,29 +222,9 @@ class DataCache:
                 "folders that the agent's setting image_folders names"
             )
 
-    def _last_whole(self, tenant: str, url: str) -> Listing | None:
-        """Return what is here, whole, of a source that is away: the set that was used last."""
-        found = [
-            state for state, content in self._sets()
-            if state.parent.name == tenant and content["source"] == url
-            and (state / "complete").exists()
-        ]  # fmt: skip
-        with contextlib.suppress(OSError):
-            state = max(found, key=lambda each: (each / "set.json").stat().st_mtime, default=None)
-            if state is None:
-                return None
-            folder = state.with_name(state.name.removesuffix(STATE))
-            paths = (state / "listing").read_bytes().decode(errors="surrogateescape")
-            files = [
-                SourceFile(path, "", (folder / path).stat().st_size)
-                for path in paths.split("\n")[:-1]
-            ]
-            return Listing(url, tuple(files), known_as=folder.name)
-        return None
-
     def _begun(
         self, tenant: str, name: str, data: DataSet, source: Source, listing: Listing,
-        folder: Path,
+        folder: Path, before: Fetch | None,
     ) -> Fetch | None:  # fmt: skip
         """Return a new fetch; None while somebody removes the data set. Raises OSError."""
         fetch = Fetch(tenant, source, listing, folder)
@@ -265,6 +243,8 @@ class DataCache:
                        "sticky": data.sticky or bool(kept.get("sticky"))}  # fmt: skip
             put_local(fetch.state / "set.json", json.dumps(content).encode())
             whole = (fetch.state / "complete").exists()
+            if before is not None and not whole:
+                link_equal(before, fetch)
             for file in listing.files:
                 if whole or is_there(folder / file.path):
                     fetch.files_here += 1
@@ -353,67 +333,6 @@ class DataCache:
             fetch.release()
             return False
         return not fetch.pending and not fetch.under_way
-
-    # --- what is held -------------------------------------------------------------------
-
-    def held(self) -> list[HeldData]:
-        """Return what is here of each data set, the most recently used first."""
-        found: list[HeldData] = []
-        for state, content in self._sets():
-            folder = state.with_name(state.name.removesuffix(STATE))
-            whole = (state / "complete").exists()
-            live = self._fetches.get(f"{state.parent.name}/{folder.name}")
-            total = int(content["total"])
-            here = total if whole else live.bytes_here if live else bytes_of(folder)
-            with contextlib.suppress(FileNotFoundError):
-                used_at = datetime.fromtimestamp((state / "set.json").stat().st_mtime, UTC)
-                found.append(
-                    HeldData(
-                        name=content["name"], tenant=state.parent.name, source=content["source"],
-                        bytes=min(here, _MOST), total=min(max(total, here), _MOST),
-                        used_at=used_at,
-                    )
-                )  # fmt: skip
-        return sorted(found, key=lambda each: str(each.used_at), reverse=True)
-
-    def entries(self) -> list[Cached]:
-        """Return each data set with its bytes, its last use, and whether it has to stay."""
-        found: list[Cached] = []
-        for state, content in self._sets():
-            free = try_lock(state / "lock")
-            if free:
-                free.release()
-            stays = free is None or bool(content.get("sticky"))
-            folder = state.with_name(state.name.removesuffix(STATE))
-            with contextlib.suppress(FileNotFoundError):
-                at = (state / "set.json").stat().st_mtime
-                found.append(Cached(str(state), bytes_of(folder), at, in_use=stays))
-        return found
-
-    def evict(self, keys: Iterable[str]) -> None:
-        """Remove data sets that no job uses."""
-        for key in keys:
-            state = Path(key)
-            if held := try_lock(state / "lock"):
-                with held:
-                    (state / "complete").unlink(missing_ok=True)
-                    folder = state.with_name(state.name.removesuffix(STATE))
-                    open_folder(folder)
-                    remove_what_can_be(folder)
-                    remove_what_can_be(state)
-        self.changed()
-
-    def tidy(self) -> None:
-        """Remove what was left half fetched by those that were killed."""
-        for part in self._root.glob(f"*/*{STATE}/parts/*"):
-            with contextlib.suppress(OSError):
-                if time.time() - part.stat().st_mtime > 3600 and (held := try_lock(part)):
-                    with held:
-                        part.unlink(missing_ok=True)
-
-    def _sets(self) -> list[tuple[Path, dict[str, Any]]]:
-        found = ((path.parent, read_set(path)) for path in self._root.glob(f"*/*{STATE}/set.json"))
-        return [(state, content) for state, content in found if content]
 
 
 def _of(fetch: Fetch, wanted: Wanted) -> Wanted:

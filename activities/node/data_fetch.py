@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,21 @@ def finish(fetch: Fetch) -> None:
     fetch.done.set()
 
 
+def link_equal(old: Fetch, new: Fetch) -> None:
+    """Have in a set what an older one of its source has of the same files, as hard links: files
+    that were fetched are never written again, and each set can go without the other.
+
+    What nothing but its size tells from another file is fetched, and what cannot be linked.
+    """
+    same = {replace(file, location="") for file in old.listing.files if file.tag or file.sha256}
+    for file in new.listing.files:
+        if replace(file, location="") in same and is_there(old.folder / file.path):
+            target = new.folder / file.path
+            with contextlib.suppress(OSError):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(old.folder / file.path, target)
+
+
 def is_there(path: Path) -> bool:
     """Whether there is a file of this name, which may be none that the disk can have."""
     try:
@@ -157,13 +173,15 @@ def open_folder(folder: Path) -> None:
             Path(path).chmod(0o755)
 
 
-def bytes_of(folder: Path) -> int:
-    """Return the bytes of the files below a folder that are there."""
+def bytes_of(folder: Path, *, own: bool = False) -> int:
+    """Return the bytes of the files below a folder that are there; with `own` the part of this
+    folder in those that lie in others too."""
     size = 0
     for path, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                size += os.stat(f"{path}/{name}").st_size  # noqa: PTH116 (of many files: a Path is slow)
+                found = os.stat(f"{path}/{name}")  # noqa: PTH116 (of many files: a Path is slow)
+                size += found.st_size // (max(found.st_nlink, 1) if own else 1)
     return size
 
 

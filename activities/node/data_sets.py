@@ -235,7 +235,8 @@ class _Asking:
                 sets.missing[name] = str(error)
 
     async def want_changed(self, sets: Sets) -> None:
-        """Have sources fetched as they are by now that were not as they were listed: once each."""
+        """Have sources fetched as they are by now that were not as they were listed: once each,
+        and of them what has changed."""
         for name, old in sets.fetches.items():
             if not sets.is_in_doubt(name):
                 continue
@@ -244,14 +245,16 @@ class _Asking:
             with contextlib.suppress(SourceError, StoreError):
                 if await unless_unwanted(self.unwanted, look, lambda late: None):
                     data = fetched_sets(self.spec)[name]
-                    sets.fetches[name] = await self._fetch(sets, name, data)
+                    sets.fetches[name] = await self._fetch(sets, name, data, old)
                     if sets.fetches[name] is not old:
                         sets.cache.leave(old, sets.token)
 
-    async def _fetch(self, sets: Sets, name: str, data: DataSet) -> Fetch:
+    async def _fetch(
+        self, sets: Sets, name: str, data: DataSet, before: Fetch | None = None
+    ) -> Fetch:
         call = partial(
             sets.cache.want, self.spec.tenant, name, data, sets.token, self.wanted, self.unwanted,
-            self.within,
+            self.within, before,
         )  # fmt: skip
         return await unless_unwanted(
             self.unwanted, call, lambda late: sets.cache.leave(late, sets.token)

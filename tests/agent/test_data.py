@@ -466,6 +466,32 @@ def test_what_is_held_and_what_goes(tmp_path: Path, source: Path):
     assert [each.name for each in cache.held()] == ["set-1"]
 
 
+def test_what_is_the_same_in_a_newer_set_takes_no_more_disk_and_stays_without_the_older(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(data_cache, "_LISTED_FOR", 0.0)
+    (source / "one.csv").write_bytes(os.urandom(1000))
+    cache, token = a_cache(tmp_path), object()
+    data = DataSet.model_validate({"from": source.as_uri()})
+    sets: list[Fetch] = []
+    for text in ("2", "two"):
+        (source / "val/two.csv").write_text(text)
+        before = sets[0] if sets else None
+        sets.append(
+            cache.want("default", "digits", data, token, Wanted("", 0), threading.Event(),
+                       before=before)
+        )  # fmt: skip
+        assert sets[-1].done.wait(30)
+    old, new = sets
+    assert (old.folder / "val/two.csv").read_text() == "2"
+    assert (new.folder / "val/two.csv").read_text() == "two"
+    assert sum(entry.bytes for entry in cache.entries()) == 1000 + len("2") + len("two")
+    cache.leave(old, token)
+    cache.evict(entry.key for entry in cache.entries() if not entry.in_use)
+    assert not old.folder.exists()
+    assert len((new.folder / "one.csv").read_bytes()) == 1000
+
+
 async def test_agents_that_share_a_cache_fetch_it_once(tmp_path: Path, served: Served):
     caches = [a_cache(tmp_path / "shared") for _ in range(3)]
     data = DataSet.model_validate({"from": served.url})

@@ -147,3 +147,28 @@ async def test_a_source_that_changes_while_it_is_fetched_is_listed_anew(
     assert (await run.done).failure is None
     assert box.output(run.record.key) == "longer"
     assert box.output(run.record.key, "stderr") == ""
+
+
+async def test_of_a_source_that_changes_only_what_changed_is_fetched_again(
+    box: LocalNode, source: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A log grows whenever it is read: it lacks in the end, and all others are fetched once."""
+    monkeypatch.setattr(data_cache, "FIRST_WAIT", 0.01)
+    (source / "SHA256SUMS").unlink()
+    (source / LACKS).unlink()
+    (source / "z.log").write_text("0")
+    asked, reads = list[str](), DataSource.read
+
+    def read(self: DataSource, file: SourceFile):
+        asked.append(file.path)
+        if file.path == "z.log":
+            with (source / "z.log").open("a") as log:
+                log.write("more")
+        return reads(self, file)
+
+    monkeypatch.setattr(DataSource, "read", read)
+    show = "wc -c < $LONGSHORE_DATA_DIGITS/large; echo $LONGSHORE_DATA_MISSING"
+    run = box.start(show, data=of(source, start_at="100%"))
+    assert (await run.done).failure is None
+    assert box.output(run.record.key) == "300000\ndigits/z.log\n"
+    assert sorted(asked) == ["large", *["z.log"] * 6]
