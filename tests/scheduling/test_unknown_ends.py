@@ -52,8 +52,17 @@ def test_a_time_limit_ends_it():
     wide, *narrow = beside(unknown("r", 1, ran=23 * HOUR, limit=24 * HOUR)).decisions
     assert wide.estimated_start == NOW + HOUR
     assert len([each for each in narrow if each.node_id]) == 3
+    assert wide.start_range is not None
+    # Most of what has run for 23 h runs on for more than the hour that is left.
+    assert wide.start_range.earliest == wide.start_range.latest == NOW + HOUR
     (wide, *_) = beside(unknown("r", 1, ran=23 * HOUR, limit=23.5 * HOUR)).decisions
     assert wide.estimated_start == NOW + HOUR / 2
+    (wide, *_) = beside(unknown("r", 1, ran=23 * HOUR, limit=35 * HOUR)).decisions
+    (free, *_) = beside(unknown("r", 1, ran=23 * HOUR)).decisions
+    assert wide.start_range is not None
+    assert free.start_range is not None
+    assert wide.start_range.earliest == free.start_range.earliest
+    assert wide.start_range.latest == NOW + 12 * HOUR
 
 
 @given(
