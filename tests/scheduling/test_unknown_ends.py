@@ -56,6 +56,7 @@ def test_a_time_limit_ends_it():
     assert wide.start_range is not None
     # Most of what has run for 23 h runs on for more than the hour that is left.
     assert wide.start_range.earliest == wide.start_range.latest == NOW + HOUR
+    assert wide.start_range.says(NOW) == "at 13:00 UTC"
     (wide, *_) = beside(unknown("r", 1, ran=23 * HOUR, limit=23.5 * HOUR)).decisions
     assert wide.estimated_start == NOW + HOUR / 2
     (wide, *_) = beside(unknown("r", 1, ran=23 * HOUR, limit=35 * HOUR)).decisions
