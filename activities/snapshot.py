@@ -327,7 +327,9 @@ _RUNNING = f"""
            CASE WHEN d.frees_by IS NULL THEN p.learnt END AS learnt,
            CASE WHEN d.frees_by IS NULL AND j.spec->>'expected_duration' IS NULL
                 THEN p.placed_at - least(p.attained, interval '3653 days') END AS since,
-           CASE WHEN d.frees_by IS NULL THEN j.spec->>'max_duration' END AS max_duration
+           CASE WHEN d.frees_by IS NULL
+                 AND NOT EXISTS (SELECT FROM array_slots s WHERE s.job_id = p.job_id)
+                THEN j.spec->>'max_duration' END AS max_duration
       FROM placements p
       JOIN nodes n ON n.id = p.node_id AND n.pool = :pool {{only}}
       JOIN jobs j ON j.id = p.job_id
@@ -336,7 +338,8 @@ _RUNNING = f"""
      WHERE p.ended_at IS NULL AND {{whose}} {BORROWS} ORDER BY p.job_id
 """
 """A job that is being stopped for another gives its GPUs back when it has saved. One on a lent
-spare gives nothing back: the spare holds what it uses."""
+spare gives nothing back: the spare holds what it uses. The time limit of a slot is one of each
+element, and ends no slot."""
 
 _OF_SHAPE = sorted(
     JobRequest.model_fields.keys() & JobSpec.model_fields.keys()

@@ -160,7 +160,7 @@ def start_of(job: QueuedJobView, now: datetime) -> str:
     if job.starts_at is None:
         return NONE
     between = job.start_range
-    if between is None:
+    if between is None or between.earliest == between.latest:
         return _in_utc(job.starts_at, now)
     within = f"{_in_utc(max(between.earliest, now), now)} - {_in_utc(between.latest, now)}"
     return f"{_in_utc(job.starts_at, now)} ({within})"

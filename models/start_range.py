@@ -20,7 +20,9 @@ class StartRange(Frozen):
     is what becomes of most such jobs."""
 
     def says(self, now: datetime) -> str:
-        """Return it in words: ``between 12:10 and 14:00 UTC``."""
+        """Return it in words: ``between 12:10 and 14:00 UTC``, ``at 14:00 UTC``."""
+        if self.earliest == self.latest:
+            return f"at {said_at(self.latest, now)}"
         return f"between {said_at(max(self.earliest, now), now)} and {said_at(self.latest, now)}"
 
     @classmethod

@@ -128,6 +128,8 @@ class RunEnd(NamedTuple):
     at: datetime
     nobody_knows: bool
     """Whether nobody has stated it, and nothing is learnt of it; or that was wrong."""
+    unlimited: datetime
+    """When it would, were there no time limit."""
 
 
 def run_end(
@@ -145,21 +147,22 @@ def run_end(
     lasts as long again as it has overrun. A time limit ends either.
     """
     if ends and now < ends[-1]:
-        return RunEnd(end_at(expected, ends, now), False)
+        end = end_at(expected, ends, now)
+        return RunEnd(end, False, end)
     if since is not None:
         end = max(expected, now + max(now - since, ASSUMED_DURATION))
     elif now < expected:
-        return RunEnd(expected, False)
+        return RunEnd(expected, False, expected)
     else:
         end = now + max(now - expected, _OVERDUE)
     if latest is not None and latest < end:
-        return RunEnd(latest if now < latest else now + _OVERDUE, now < latest)
-    return RunEnd(end, True)
+        return RunEnd(latest if now < latest else now + _OVERDUE, now < latest, end)
+    return RunEnd(end, True, end)
 
 
 def tail_of(end: datetime, now: datetime, latest: datetime | None) -> tuple[datetime, ...]:
     """Return when a job may end of which nobody knows it, each as likely; `end` is as likely too
-    late as too soon.
+    late as too soon, but for the time limit, which ends it at the `latest`.
 
     Its chance to end falls as 1 / time run: that it runs on for x times as long as it has then has
     the chance 1 / (1 + x).

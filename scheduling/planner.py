@@ -43,7 +43,7 @@ from longshore.scheduling.placement.gpus import Chosen
 from longshore.scheduling.placement.holders import Holders
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.placement.rearranging import Rearranging, Taken, hold_of
-from longshore.scheduling.placement.reservations import NoStart, first_start, open_from
+from longshore.scheduling.placement.reservations import NoStart, first_start, kept_now, open_from
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.state import Hold, Need
 from longshore.scheduling.start_range import coming, last_before
@@ -360,8 +360,8 @@ class Planner:
         self, job: JobRequest, start: datetime, kept: Sequence[tuple[int, Hold]]
     ) -> StartRange | None:
         """Keep these for a job from its start on, and return between when and when that comes. Of
-        one that has waited long for what nobody knows they are kept from now on, where it is the
-        first: others could fill what is free until then for ever."""
+        one that has waited long for what nobody knows what is free is kept from now on, where it
+        is the first: others could fill that until then for ever."""
         blockers: dict[str, tuple[Hold, JobRequest | None]] = {}
         for position, place in kept:
             view = self.columns.views[position]
@@ -372,8 +372,9 @@ class Planner:
         at_once = known.is_unsure and not self._keeps and has_waited_long(job, self.now)
         self._keeps |= at_once
         for position, hold in kept:
-            begins = self.now if at_once else start
-            self.columns.reserve(position, known.told_of(hold._replace(start=begins)))
+            told, view = known.told_of(hold), self.columns.views[position]
+            for part in kept_now(view, told, self.now) if at_once else (told,):
+                self.columns.reserve(position, part)
         return known.between
 
     def _reserve(

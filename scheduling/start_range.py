@@ -60,7 +60,7 @@ def _ends_in_the_way(hold: Hold, placed: JobRequest | None, now: datetime) -> En
         ends = ends_of(placed.learnt, now, placed.attained)
         nobody_knows = is_unknown(placed)
     if nobody_knows and not (ends and now < ends[-1]):
-        ends = tail_of(hold.end, hold.start, hold.latest)
+        ends = tail_of(hold.unlimited or hold.end, hold.start, hold.latest)
     return hold.end, ends
 
 

@@ -243,7 +243,9 @@ def _reserved_reason(view: NodeView, need: Need, now: datetime) -> str:
     first = next(
         (hold for hold in ahead if not _fits_beside(view, need, ahead, hold, now)), ahead[0]
     )
-    starts_in = format_duration(to_seconds(first.start - now))
+    # Of a place that is kept from now on the rest is from its start.
+    start = max(hold.start for hold in view.reserved if hold.job_id == first.job_id)
+    starts_in = format_duration(to_seconds(start - now))
     return f"would delay {first.job_id}, which is to start there in {starts_in}"
 
 

@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from longshore.models.node import NodeState
 from longshore.models.placement import GPUChoice
+from longshore.models.resources import NOTHING, HostAmounts
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen, mask_of
 from longshore.scheduling.placement.links import choose_linked
@@ -15,6 +16,7 @@ from longshore.scheduling.placement.parts import (
     choose_instance,
     choose_share,
     left_of,
+    lefts_now,
     part_of_gpu,
 )
 from longshore.scheduling.placement.state import EPSILON, Hold, Need, NodeView
@@ -166,6 +168,50 @@ def first_start(
         if start is not None:
             first = int(position), start
     return first
+
+
+def kept_now(view: NodeView, place: Hold, now: datetime) -> tuple[Hold, Hold]:
+    """Return what is kept from now on of a place that is kept for a job from a later start, and
+    the rest, from that start.
+
+    Kept from now on is what others may not have until then, so that the job can start as soon as
+    the last in the way has ended: all that it wants of what suffices now, else what that one will
+    not give back, as far as it is free. A GPU that it wants whole is kept whole: while another has
+    it, that takes nothing from anybody.
+    """
+    ends = [hold.end for hold in view.holds if hold.end <= place.start]
+    last = [hold for hold in view.holds if ends and hold.end == max(ends)]
+    comes = NOTHING
+    for hold in last:
+        comes = comes.plus(hold.host)
+    amounts = zip(place.host, view.host_free, comes, strict=True)
+    host = HostAmounts(*[_kept(*each) for each in amounts])
+    lefts = {left.gpu: left for left in lefts_now(view.rooms.room, view.free, view.parts)}
+    parts = tuple([_part_kept(part, lefts.get(part.gpu), last) for part in place.parts])
+    rest = tuple([
+        Part(part.gpu, part.milli - kept.milli, part.vram - kept.vram)
+        for part, kept in zip(place.parts, parts, strict=True)
+    ])  # fmt: skip
+    mask = place.mask if rest else 0  # whole GPUs are all kept from now on
+    return (
+        place._replace(start=now, host=host, parts=parts),
+        place._replace(mask=mask, host=place.host.minus(host), parts=rest),
+    )
+
+
+def _kept(wanted: float, free: float, comes: float) -> float:
+    if wanted <= free + EPSILON:
+        return wanted
+    return min(max(wanted - comes, 0.0), max(free, 0.0))
+
+
+def _part_kept(wanted: Part, left: Left | None, last: Sequence[Hold]) -> Part:
+    """Return the same of a part of a GPU; slices are a set, as whole GPUs are."""
+    free = left or Left(0, 0.0, wanted.gpu)
+    come = [part for hold in last for part in hold.parts if part.gpu == wanted.gpu]
+    milli = _kept(wanted.milli, free.milli, sum(part.milli for part in come))
+    vram = _kept(wanted.vram, free.vram, sum(part.vram for part in come))
+    return Part(wanted.gpu, int(milli), vram, wanted.slices)
 
 
 def _is_open(view: NodeView, need: Need, start: datetime) -> bool:

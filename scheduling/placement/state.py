@@ -158,7 +158,8 @@ class Hold(NamedTuple):
     since: datetime | None = None
     latest: datetime | None = None
     nobody_knows: bool = False
-    """Whether nobody knows its end (`scheduling.durations.run_end`)."""
+    unlimited: datetime | None = None
+    """These two as in `scheduling.durations.RunEnd`; None of one that does not run yet."""
 
 
 @dataclass(slots=True)
@@ -382,9 +383,9 @@ def _hold_of(job: RunningJob, now: datetime) -> Hold:
 
 
 def _from(hold: Hold, now: datetime) -> Hold:
-    end, unknown = run_end(hold.end, hold.ends, hold.since, hold.latest, now)
-    rest = hold.ends, 0, hold.since, hold.latest, unknown
-    return Hold(hold.job_id, hold.mask, hold.host, now, end, hold.parts, *rest)
+    ends = run_end(hold.end, hold.ends, hold.since, hold.latest, now)
+    rest = hold.ends, 0, hold.since, hold.latest, ends.nobody_knows, ends.unlimited
+    return Hold(hold.job_id, hold.mask, hold.host, now, ends.at, hold.parts, *rest)
 
 
 def _with_parts(gpu: GPU, milli: int, slices: int) -> GPUParts | None:

@@ -67,3 +67,22 @@ async def test_a_cycle_without_a_change_writes_nothing(ledger: Ledger):
         assert all(row["start"] for row in before)
         await ledger.cycle("fourth")
         assert await ledger.rows(f"{rows} ORDER BY job_id") == before
+
+
+async def test_the_time_limit_of_an_element_ends_no_slot(ledger: Ledger):
+    await ledger.register(gpus=1)
+    async with ledger.listening("sweep.s1"):
+        await ledger.enqueue("sweep.s1", gpus=1, max_duration="10m")
+        await ledger.cycle("first")
+        assert (await _running(ledger))["sweep.s1"].latest is not None
+        await ledger.rows(
+            "INSERT INTO arrays (id, elements, first, last, slots) VALUES ('sweep.s1', 9, 0, 8, 1)"
+        )
+        await ledger.rows(
+            "INSERT INTO array_slots (array_id, number, job_id, generation, submitted_at)"
+            " VALUES ('sweep.s1', 1, 'sweep.s1', 1, now())"
+        )
+        await _ran(ledger, "5 hours")
+        found = (await _running(ledger))["sweep.s1"]
+    assert found.since is not None
+    assert found.latest is None

@@ -11,9 +11,10 @@ from longshore.models.node import GPU, Node, NodeState
 from longshore.models.placement import PackingPolicy, PackingRule, PlacementKind
 from longshore.models.topology import LinkClass
 from longshore.scheduling.cycle import Foresight, foresee, plan
+from longshore.scheduling.rank import GUARANTEED_AFTER
 from longshore.scheduling.topology import topology_of
 from tests.support.gangs import a_gang, in_domain, islands
-from tests.support.packing import NOW, POLICY, a_job, a_node, one_by_one, running
+from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, one_by_one, running
 from tests.support.packing_scenes import Scene, scenes
 
 MINUTE = timedelta(minutes=1)
@@ -75,6 +76,15 @@ def test_a_start_kept_for_a_job_before_it_is_named_as_the_reason() -> None:
     (refused,) = found.decision.rejections
     assert refused.reason == "would delay wide, which is to start there in 30m"
     assert {kept.job_id for kept in found.before.reservations} == {"wide"}
+
+
+def test_of_a_place_that_is_kept_from_now_on_the_start_is_told() -> None:
+    nodes, since = [a_node("n", busy=[0])], NOW - GUARANTEED_AFTER
+    wide = a_job("wide", 8, priority=9, waits_since=since)
+    unknown = running("old", "n", [0], -25 * HOUR, since=NOW - 26 * HOUR)
+    found = foresee(a_job("mine", 4), [wide], nodes, [unknown], POLICY, NOW)
+    (refused,) = found.decision.rejections
+    assert refused.reason == "would delay wide, which is to start there in 1d2h"
 
 
 def test_the_job_is_named_whose_start_it_would_delay_and_not_one_before_that() -> None:

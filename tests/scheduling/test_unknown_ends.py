@@ -20,6 +20,7 @@ from longshore.scheduling.rank import GUARANTEED_AFTER
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
 
 MINUTE = timedelta(minutes=1)
+LONG_AGO = NOW - GUARANTEED_AFTER
 BALANCED = PoolPacking(score=ScorePolicy.model_validate({"profile": "balanced"}))
 
 
@@ -52,8 +53,18 @@ def test_a_time_limit_ends_it():
     wide, *narrow = beside(unknown("r", 1, ran=23 * HOUR, limit=24 * HOUR)).decisions
     assert wide.estimated_start == NOW + HOUR
     assert len([each for each in narrow if each.node_id]) == 3
+    assert wide.start_range is not None
+    # Most of what has run for 23 h runs on for more than the hour that is left.
+    assert wide.start_range.earliest == wide.start_range.latest == NOW + HOUR
+    assert wide.start_range.says(NOW) == "at 13:00 UTC"
     (wide, *_) = beside(unknown("r", 1, ran=23 * HOUR, limit=23.5 * HOUR)).decisions
     assert wide.estimated_start == NOW + HOUR / 2
+    (wide, *_) = beside(unknown("r", 1, ran=23 * HOUR, limit=35 * HOUR)).decisions
+    (free, *_) = beside(unknown("r", 1, ran=23 * HOUR)).decisions
+    assert wide.start_range is not None
+    assert free.start_range is not None
+    assert wide.start_range.earliest == free.start_range.earliest
+    assert wide.start_range.latest == NOW + 12 * HOUR
 
 
 @given(
@@ -93,7 +104,7 @@ def test_nodes_that_are_kept_say_the_same():
 def test_who_has_waited_long_keeps_what_comes_free(compiled: bool):
     """Others would fill it for ever: each of them may end before what nobody knows does."""
     held = unknown("r", 1, ran=26 * HOUR)
-    since = NOW - GUARANTEED_AFTER
+    since = LONG_AGO
     queue = [
         a_job("wide", 8, submitted_at=since, waits_since=since, duration_known=False),
         a_job("narrow", 1, duration_known=False),
@@ -109,10 +120,38 @@ def test_who_has_waited_long_keeps_what_comes_free(compiled: bool):
     assert [each.job_id for each in made.placements] == ["narrow"]
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_others_may_have_until_then_is_not_kept(compiled: bool):
+    """Of 64 cores 60 are held until then, and 62 wanted: two are for others."""
+    held = unknown("r", 1, ran=26 * HOUR).model_copy(update={"cpus": 60.0, "ram": 1.0})
+    node = a_node(busy=[0], cpus_used=60, ram_used=1)
+    old = a_job("old", 1, cpus=62, ram=1, waits_since=LONG_AGO, duration_known=False)
+    queue = [old, *(a_job(f"n-{n}", 1, cpus=1, ram=1, duration_known=False) for n in range(3))]
+    made = plan(queue, [node], [held], BALANCED, NOW, compiled=compiled)
+    assert [each.job_id for each in made.placements] == ["n-0", "n-1"]
+    assert made.reservations[0].start == NOW + 26 * HOUR
+
+
+def test_of_a_gpu_that_is_shared_others_have_what_is_left_beside_it():
+    held = unknown("r", 1, ran=26 * HOUR).model_copy(
+        update={"milli": 700, "vram_per_gpu": 8.0, "cpus": 1.0, "ram": 1.0}
+    )
+    part = {"vram_per_gpu": 8, "cpus": 1, "ram": 1, "duration_known": False}
+    node = with_job(a_node(gpus=1), a_job("r", 1, milli=700, **part), (0,))
+    queue = [a_job("old", 1, milli=800, waits_since=LONG_AGO, **part)]
+    queue += [a_job(f"n-{n}", 1, milli=100, **part) for n in range(3)]
+    made = plan(queue, [node], [held], BALANCED, NOW)
+    assert made.reservations[0].job_id == "old"
+    assert [each.job_id for each in made.placements] == ["n-0", "n-1"]
+
+
+@pytest.mark.parametrize(("gpus", "cpus", "of_each"), [(8, 8, 1), (1, 60, 8), (1, 58, 4)])
 @pytest.mark.parametrize("minutes", [20, 150])
-def test_a_wide_job_starts_under_an_endless_stream_of_what_nobody_knows(minutes: int):
+def test_a_wide_job_starts_under_an_endless_stream_of_what_nobody_knows(
+    minutes: int, gpus: int, cpus: int, of_each: int
+):
     node, now, held = a_node(), NOW, list[RunningJob]()
-    wide = a_job("wide", 8, cpus=8, submitted_at=NOW + HOUR, duration_known=False)
+    wide = a_job("wide", gpus, cpus=cpus, submitted_at=NOW + HOUR, duration_known=False)
     queue, number = [], 0
     while now < NOW + GUARANTEED_AFTER + 8 * HOUR:
         for one in [each for each in held if each.since and each.since + minutes * MINUTE <= now]:
@@ -121,7 +160,9 @@ def test_a_wide_job_starts_under_an_endless_stream_of_what_nobody_knows(minutes:
         if now == NOW + HOUR:
             queue = [wide]
         number += 1
-        narrow = a_job(f"n{number}", 1, cpus=1, ram=1, submitted_at=now, duration_known=False)
+        narrow = a_job(
+            f"n{number}", 1, cpus=of_each, ram=1, submitted_at=now, duration_known=False
+        )
         made = plan([*queue, narrow], [node], held, POLICY, now)
         for decision in made.placements:
             if decision.job_id == "wide":
@@ -130,7 +171,7 @@ def test_a_wide_job_starts_under_an_endless_stream_of_what_nobody_knows(minutes:
             held.append(
                 RunningJob(
                     job_id=narrow.id, node_id=node.id, gpu_indices=decision.gpu_indices,
-                    vram_per_gpu=narrow.vram_per_gpu, cpus=1, ram=1, expected_end=now + HOUR,
+                    vram_per_gpu=narrow.vram_per_gpu, cpus=of_each, ram=1, expected_end=now + HOUR,
                     since=now,
                 )
             )  # fmt: skip
