@@ -5,6 +5,7 @@ Every activity here may run twice: it is idempotent by (job, attempt).
 
 from sqlalchemy import text
 from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from longshore.activities.artifacts.rows import why_no_code, why_no_files
@@ -37,6 +38,7 @@ from longshore.activities.queue_rows import (
 )
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool
+from longshore.models.errors import StoredError
 from longshore.models.messages import (
     EnqueueReply,
     EnqueueRequest,
@@ -141,7 +143,7 @@ class QueueActivities:
                     text("DELETE FROM start_estimates WHERE job_id = :id AND attempt = :attempt"),
                     {"id": request.key.job_id, "attempt": request.key.attempt},
                 )
-            if pool and not request.held and (await load_pool(connection, pool)).packing.by_rank:
+            if pool and not request.held and await _goes_by_rank(connection, pool):
                 await take_over(connection, request.key.job_id)
             poke = pool and not request.held and await mark_poked(connection, pool)
             await failpoint("set_hold.before-commit")
@@ -219,3 +221,12 @@ class QueueActivities:
         # A retry cannot know whether the one before it got as far as the signal.
         if first or activity.info().attempt > 1:
             await self._signals.poke_pool(pool)
+
+
+async def _goes_by_rank(connection: AsyncConnection, pool: str) -> bool:
+    """Whether a pool ranks by what jobs have run. One whose settings cannot be read plans nothing
+    until they can, and keeps nobody from being held or let in."""
+    try:
+        return (await load_pool(connection, pool)).packing.by_rank
+    except StoredError:
+        return False
