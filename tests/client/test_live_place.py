@@ -39,7 +39,9 @@ async def test_a_pool_says_what_a_cycle_would_do_now(
     await labelled.register()
     await lone.register()
     async with labelled.serving(), lone.serving():
-        held = await submitted(longshore, pool, "--gpus", "4")
+        # Less than the hour that `mine` is taken to run.
+        says = ("--set", "expected_duration=10m")
+        held = await submitted(longshore, pool, "--gpus", "4", *says)
         await labelled.started(held)
         wide = await submitted(longshore, pool, "--gpus", "8")
 

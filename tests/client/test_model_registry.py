@@ -133,7 +133,7 @@ async def test_a_store_that_is_away_for_a_moment_hides_no_change_of_files(
         raise StoreError("away")
 
     source = write(Model(), tmp_path / "model.gguf", 1)
-    asked = ("models", "add", "away", "--source", str(source))
+    asked = ("models", "add", "back-soon", "--source", str(source))
     assert (await longshore(*asked)).code == 0
     with monkeypatch.context() as patch:
         patch.setattr(model_facts, "sampled", away)

@@ -1,11 +1,13 @@
 """A data set behind HTTP on this machine, which holds back or refuses what a test wants."""
 
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 
 class Gate(SimpleHTTPRequestHandler):
@@ -65,10 +67,18 @@ class Served:
         self.open = threading.Event()
 
 
+class _Quiet(ThreadingHTTPServer):
+    """Says nothing of a client that has read enough: what a command under test writes is held."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 @contextmanager
 def serving(folder: Path) -> Iterator[Served]:
     served = Served(folder)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Gate, served=served))
+    server = _Quiet(("127.0.0.1", 0), partial(Gate, served=served))
     served.url = f"http://127.0.0.1:{server.server_address[1]}/"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
