@@ -33,6 +33,7 @@ from longshore.activities.funding.rows import has_budgets
 from longshore.activities.funding.telling import Telling
 from longshore.activities.growth import Growths
 from longshore.activities.job_end_rows import end_attempt
+from longshore.activities.later_starts import LaterStarts
 from longshore.activities.lending import load_lendable
 from longshore.activities.locality import forget_data, load_locality, note_data
 from longshore.activities.metrics import SILENT, Metrics
@@ -96,6 +97,7 @@ class CycleActivities:
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
         """Jobs placed lately in each pool, with when they were read."""
         self._turns = Turns()
+        self._later = LaterStarts()
         self._kept = PoolCache(metrics)
         self._warming = Warming()
         self._told = Telling()
@@ -255,13 +257,14 @@ class CycleActivities:
             waiting = kept.queue.waiting(now)
             aside = tuple(set_aside_unread(*each) for each in waiting.unreadable.items())
             turn = self._turns.of(pool, whole=whole)
+            later = self._later.due(pool_name)
             funding = await read_funding(
                 connection, pool_name, (each.request for each in waiting.entries.values())
             )
             # Who pays for one depends on who is before it: all are planned then.
             part = None if funding else kept.queue.to_plan(
                 kept.nodes.open_gpus, kept.nodes.gpus, pool.packing, now,
-                share=turn.share, whole=turn.whole, nodes=kept.nodes.nodes,
+                share=turn.share, whole=turn.whole, later=later, nodes=kept.nodes.nodes,
             )  # fmt: skip
             queue = part.jobs if part else [each.request for each in waiting.entries.values()]
             gpus = PoolGPUs(kept.nodes.gpus, kept.nodes.free_gpus)
@@ -285,8 +288,9 @@ class CycleActivities:
         plans = time.perf_counter()
         wanted, mix = (part.wanted, turn.mix) if part else (None, None)
         planning = Planning(
-            kept.nodes, packing, now, recent, wanted, mix, funding.walls if funding else ()
-        )
+            kept.nodes, packing, now, recent, wanted, mix, later,
+            funding.walls if funding else (),
+        )  # fmt: skip
         decided, seconds = await self._plans.run(pool_name, _timed, plan_without, planning, queue)
         if part and decided.rearranged and not turn.whole:
             self._kept.keep(pool_name, kept)
@@ -295,6 +299,7 @@ class CycleActivities:
             return await self._decide(pool_name, whole=True, before=took)
         if planning.mix is not None:
             self._turns.note(pool, planning.mix, learnt=mix is None)
+        decided = self._later.taken_in(pool_name, decided, later)
         kept.queue.were_told(decision.job_id for decision in decided.decisions)
         if spares:
             places = {spare.node_id for spare in spares}

@@ -43,6 +43,8 @@ class Planning:
     """Those that are to be told why they wait; None: all."""
     given: Mix | None
     """What to expect; None: what the jobs say that are planned."""
+    later: int = 0
+    """Jobs without a start kept that are to be told when they may start."""
     walls: Sequence[Wall] = ()
     """Hard quotas: a plan that the database would refuse in part is made without that part."""
     mix: Mix | None = None
@@ -74,8 +76,9 @@ class Planning:
 
     def _made(self, jobs: Sequence[JobRequest], packing: PackingPolicy, mix: Mix) -> CyclePlan:
         return plan_cached(
-            jobs, self.nodes, packing, self.now, self.recent, mix=mix, wanted=self.wanted
-        )
+            jobs, self.nodes, packing, self.now, self.recent, mix=mix, wanted=self.wanted,
+            later=self.later,
+        )  # fmt: skip
 
     def _nodes_of(self, made: CyclePlan) -> dict[str, Node]:
         used = {node_id for decision in made.placements for node_id, _ in decision.held}

@@ -28,6 +28,7 @@ def stored_of(row: Mapping[Any, Any]) -> Stored:
             counted_as=said.get("counted_as"),
             start=_time_of(said.get("estimated_start")),
             start_told=_time_of(said.get("start_told")),
+            start_kept=bool(said.get("start_kept", True)),
             words=said.get("reason", ""), at=row["decided_at"], **told,
         )  # fmt: skip
     except (TypeError, ValueError, KeyError):
@@ -92,15 +93,20 @@ _EXPLAIN = """
                job_id text, attempt integer, decision jsonb, is_news boolean)
          WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND NOT q.held
         RETURNING q.job_id, q.attempt, q.pool, w.decision->>'estimated_start' AS starts_at,
-                  w.decision->'start_range' AS range, w.is_news)
-    INSERT INTO start_estimates (job_id, attempt, pool, made_at, starts_at, earliest, latest)
+                  w.decision->'start_range' AS range,
+                  coalesce(CAST(w.decision->'start_kept' AS boolean), true) AS kept, w.is_news)
+    INSERT INTO start_estimates (
+           job_id, attempt, pool, made_at, starts_at, earliest, latest, kept_until)
     SELECT job_id, attempt, pool, :now, CAST(starts_at AS timestamptz),
-           CAST(range->>'earliest' AS timestamptz), CAST(range->>'latest' AS timestamptz)
+           CAST(range->>'earliest' AS timestamptz), CAST(range->>'latest' AS timestamptz),
+           CASE WHEN kept THEN CAST(coalesce(range->>'latest', starts_at) AS timestamptz) END
       FROM explained
      WHERE is_news AND starts_at IS NOT NULL
-    ON CONFLICT DO NOTHING
+    ON CONFLICT (job_id, attempt) DO UPDATE SET kept_until = EXCLUDED.kept_until
+     WHERE start_estimates.kept_until IS NULL AND EXCLUDED.kept_until IS NOT NULL
 """
-"""Who has heard the like has heard it. The first estimate of an attempt stays on record."""
+"""Who has heard the like has heard it. The first estimate of an attempt stays on record, and so
+does the first start for which a place was kept."""
 
 _TELL = """
     UPDATE queue SET told_at = :now, told_reason = decision->>'reason'

@@ -382,7 +382,7 @@ _UNDER_WAY = f"""
 _DUE = """
     SELECT q.job_id FROM queue q JOIN start_estimates e USING (job_id, attempt)
      WHERE q.pool = :pool AND NOT q.held
-       AND coalesce(e.latest, e.starts_at) <= clock_timestamp()
+       AND e.kept_until <= clock_timestamp()
      ORDER BY q.job_id
 """
 

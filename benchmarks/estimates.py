@@ -1,10 +1,12 @@
 """How far off the starts are that waiting jobs are told, on a trace by the planner of the product.
 
     python -m benchmarks.estimates --jobs FILE [--nodes 64] [--days N] [--rule age]
-        [--durations exact|overstated|noisy|unknown|learnt] [--restart 90] [--speed-up 1] [--json]
+        [--durations exact|overstated|noisy|unknown|learnt] [--restart 90] [--speed-up 1] [--kept]
+        [--json]
 
 The first start that a cycle tells of an attempt is held against when it started. Jobs that are
-stopped and wait again count once for each wait. As `longshore queue --estimates` for a live pool.
+stopped and wait again count once for each wait. As `longshore queue --estimates` for a live pool;
+with `--kept` only of the starts for which a place was kept when they were told first.
 """
 
 import argparse
@@ -22,6 +24,10 @@ from longshore.models.queue_view import StartErrors
 from longshore.models.start_range import StartRange
 from longshore.models.text import span
 from longshore.scheduling.estimates import Told, start_errors
+from longshore.scheduling.planner import LATER_STARTS
+
+_LATER_EVERY = 10.0
+"""Seconds after which jobs without a start kept are told anew when they may start, as live."""
 
 
 class Telling(Shipped):
@@ -36,8 +42,11 @@ class Telling(Shipped):
         *,
         exact: bool = True,
         learns: bool = False,
+        kept_alone: bool = False,
     ) -> None:
         super().__init__(jobs, nodes, restart, policies, exact=exact, learns=learns)
+        self._later = 0 if kept_alone else LATER_STARTS
+        self._told_later = -_LATER_EVERY
         self.waits = 0
         """Attempts that did not start in the moment when they came."""
         self._said: dict[tuple[str, int], tuple[datetime, datetime, StartRange | None]] = {}
@@ -51,11 +60,21 @@ class Telling(Shipped):
             for key, (made, start, between) in self._said.items()
         ]
 
+    def tell_later(self) -> int:
+        if self.now - self._told_later < _LATER_EVERY:
+            return 0
+        self._told_later = self.now
+        return self._later
+
     def planned(self, made: CyclePlan, now: datetime) -> None:
-        ranges = {each.job_id: each.start_range for each in made.decisions if each.start_range}
-        for kept in made.reservations:
-            key = kept.job_id, self.waiting[kept.job_id].attempt
-            self._said.setdefault(key, (now, kept.start, ranges.get(kept.job_id)))
+        starts = {kept.job_id: kept.start for kept in made.reservations}
+        ranges: dict[str, StartRange | None] = {}
+        for each in made.decisions:
+            if each.estimated_start is not None:
+                starts[each.job_id], ranges[each.job_id] = each.estimated_start, each.start_range
+        for job_id, start in starts.items():
+            key = job_id, self.waiting[job_id].attempt
+            self._said.setdefault(key, (now, start, ranges.get(job_id)))
 
     def begin(self, job: Job) -> None:
         self._came[job.id, job.attempt] = self.time
@@ -72,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--speed-up", type=float, default=1.0, help="factor on submit times")
     parser.add_argument("--durations", choices=DURATIONS, default="exact")
     parser.add_argument("--rule", choices=SHIPPED, action="append", help="several times; else all")
+    parser.add_argument("--kept", action="store_true", help="only starts with a place kept")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -86,6 +106,7 @@ def main() -> None:
         world = Telling(
             jobs, asked.nodes, asked.restart, policies(rule, asked.restart),
             exact=asked.durations in STATED, learns=asked.durations == "learnt",
+            kept_alone=asked.kept,
         )  # fmt: skip
         world.play("" if asked.json else rule)
         told = world.told

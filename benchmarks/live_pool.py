@@ -64,13 +64,14 @@ class LivePool:
         *,
         mix: Mix | None = None,
         wanted: Collection[str] | None = None,
+        later: int = 0,
     ) -> CyclePlan:
-        """Return what a cycle decides; nothing starts. `mix` and `wanted` are those of
+        """Return what a cycle decides; nothing starts. `mix`, `wanted` and `later` are those of
         `plan_cached`."""
         self._take_in()
         recent = () if mix else self.recent()
         return plan_cached(
-            queue, self._kept, self.policy, now, recent, mix=mix, wanted=wanted
+            queue, self._kept, self.policy, now, recent, mix=mix, wanted=wanted, later=later
         )  # fmt: skip
 
     def mix(self, queue: Collection[JobRequest]) -> Mix:

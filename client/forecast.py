@@ -55,6 +55,7 @@ from longshore.scheduling.forecast import (
 )
 from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.packer import place
+from longshore.scheduling.planner import LATER_STARTS
 from longshore.scheduling.preemption.payers import says_who_would_pay
 
 MARKETS_WITHIN = 10.0
@@ -194,7 +195,9 @@ def _start_beside_others(
     shares = [share for work in inputs.running for share in work.shares]
     others = [each for each in inputs.queue if each.id != job.id]
     packing = inputs.spec.packing
-    decision = foresee(job, others, inputs.nodes, shares, packing, now, inputs.recent).decision
+    decision = foresee(
+        job, others, inputs.nodes, shares, packing, now, inputs.recent, later=LATER_STARTS
+    ).decision
     start = now if decision.kind is PlacementKind.EXISTING_NODE else decision.estimated_start
     return decision.start_range or (None if start is None else StartRange.at(start))
 

@@ -48,6 +48,7 @@ from longshore.scheduling.forecast import as_if_begun
 from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import with_job
+from longshore.scheduling.planner import LATER_STARTS
 from longshore.scheduling.serving.running_engine import turn_at
 
 ModelName = NewType("ModelName", str)
@@ -167,7 +168,9 @@ async def place_live(
             (*queue, job), nodes = await with_locality(
                 connection, pool, packing, [*queue, job], nodes
             )
-            found = foresee(job, queue, nodes, running, packing, now, recent, is_new=True)
+            found = foresee(
+                job, queue, nodes, running, packing, now, recent, is_new=True, later=LATER_STARTS
+            )
             stops = None
             if found.decision.kind is not PlacementKind.EXISTING_NODE:
                 inputs = await read_inputs(connection, pool, margins=settings.margins)

@@ -210,6 +210,8 @@ class Decision(Frozen):
     """When running jobs will have made room, where that can be known."""
     start_range: StartRange | None = Field(default=None, exclude_if=lambda one: one is None)
     """Between when and when that probably is, where it is learnt how long those run."""
+    start_kept: bool = Field(default=True, exclude_if=lambda kept: kept)
+    """Whether a place is kept for it from that start on: no job behind it delays that."""
     start_told: Instant | None = Field(default=None, exclude_if=lambda start: start is None)
     """The start that was news last, where the estimate has moved since by too little to be."""
     members: tuple[Member, ...] = ()

@@ -38,6 +38,7 @@ def plan(
     *,
     compiled: bool | None = None,
     as_a_set: bool = True,
+    later: int = 0,
 ) -> CyclePlan:
     """Return a decision for every job of `queue`, in queue order.
 
@@ -47,14 +48,16 @@ def plan(
     policy's rule looks at that. The same arguments give the same plan, whatever the order of
     `queue`, `running` and `recent`. So does a `compiled` pass (`scheduling.bulk`), which is taken
     where that is sooner, or as this says. Not `as_a_set` nobody changes its place for another.
+    So many jobs behind those for which starts are kept are told when they may start `later`;
+    nothing else depends on that.
     """
     running = sorted(running, key=_running_order)
     ordered = queue_order(queue, policy, now, nodes, running)
     ordered, low = _may_start(ordered, policy, now, nodes, running)
     mix = mix_of(ordered, recent, len(running), policy)
     columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix, policy))
-    made = Planner(columns, policy, mix, as_a_set=as_a_set).plan_all(ordered, compiled)
-    return _with(made, low)
+    planner = Planner(columns, policy, mix, as_a_set=as_a_set, later=later)
+    return _with(planner.plan_all(ordered, compiled), low)
 
 
 def plan_cached(
@@ -67,6 +70,7 @@ def plan_cached(
     mix: Mix | None = None,
     wanted: Collection[str] | None = None,
     compiled: bool | None = None,
+    later: int = 0,
 ) -> CyclePlan:
     """Return what `plan` returns for the same nodes and what runs there; `kept` stays as it is.
 
@@ -76,7 +80,9 @@ def plan_cached(
     """
     if policy.weights.separation:  # looks at ends, which move on while a job is overdue
         nodes = kept.nodes_with_data
-        return plan(queue, nodes, kept.running, policy, now, recent, compiled=compiled)
+        return plan(
+            queue, nodes, kept.running, policy, now, recent, compiled=compiled, later=later
+        )  # fmt: skip
     nodes = kept.nodes_with_data if policy.score else kept.nodes
     ordered = queue_order(queue, policy, now, nodes, kept.running)
     ordered, low = _may_start(ordered, policy, now, nodes, kept.running)
@@ -84,11 +90,12 @@ def plan_cached(
     need_of = kept.needs.under(policy)
     labels = _labels(ordered, mix, policy)
     if wanted is not None and compiled is not True:
-        few = Planner(kept.columns(now, labels), policy, mix, need_of).plan_few(ordered, wanted)
+        planner = Planner(kept.columns(now, labels), policy, mix, need_of, later=later)
+        few = planner.plan_few(ordered, wanted)
         if few is not None:
             return _with(few, low)
-    columns = kept.columns(now, labels)
-    return _with(Planner(columns, policy, mix, need_of).plan_all(ordered, compiled, wanted), low)
+    planner = Planner(kept.columns(now, labels), policy, mix, need_of, later=later)
+    return _with(planner.plan_all(ordered, compiled, wanted), low)
 
 
 def _may_start(
@@ -145,23 +152,27 @@ def foresee(
     recent: Iterable[RecentJobs] = (),
     *,
     is_new: bool = False,
+    later: int = 0,
 ) -> Foresight:
     """Return what `plan` would decide for `job`, were it in the queue too, in full.
 
     Jobs behind it are left out: in a plan they may give it another place, and never none. One that
-    runs now is not asked for its score, a new one is.
+    runs now is not asked for its score, a new one is. It is told when it may start `later`, as in
+    `plan`.
     """
     queue, running = list(queue), list(running)
-    cycle, ahead, decided = _until(job, queue, nodes, running, policy, now, recent)
-    reservations = tuple(cycle.reservations)
+    cycle, ahead, decided = _until(job, queue, nodes, running, policy, now, recent, later)
+    reservations = tuple(cycle.kept.reservations)
     free = domains_with_rest(cycle.columns.views)
     low = held_back([*queue, job], policy, now, nodes, running) if is_new else {}
     why = low.get(job.id)
     made = may_not_start(job, why) if why else cycle.decide(job, explain=True)
-    (decision,) = noted([made], [job], policy, now)
     decisions = noted(cycle.as_moved(decided), ahead, policy, now)
     before = CyclePlan(decisions=decisions, reservations=reservations)
     left = {domain.key: domain.free for domain in domains_with_rest(cycle.columns.views)}
+    if later and not why:
+        made = cycle.with_later_start([*decided, made], [*ahead, job])
+    (decision,) = noted([made], [job], policy, now)
     domains = tuple(
         DomainLeft(
             domain=domain.key.name,
@@ -197,12 +208,13 @@ def _until(
     policy: PackingPolicy,
     now: datetime,
     recent: Iterable[RecentJobs],
+    later: int = 0,
 ) -> tuple[Planner, Sequence[JobRequest], list[Decision]]:
     running = sorted(running, key=_running_order)
     ordered = queue_order([*queue, job], policy, now, nodes, running)
     mix = mix_of(ordered, recent, len(running), policy)
     columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix, policy))
-    cycle = Planner(columns, policy, mix)
+    cycle = Planner(columns, policy, mix, later=later)
     low = held_back(ordered, policy, now, nodes, running)
     ahead = [one for one in ordered[: ordered.index(job)] if one.id not in low]
     return cycle, ahead, [cycle.decide(one) for one in ahead]

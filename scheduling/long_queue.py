@@ -186,6 +186,7 @@ class LongQueue:
         wanted: Collection[str],
         without: Collection[str] = (),
         whole: bool = False,
+        later: int = 0,
         may_come_first: Callable[[JobRequest], bool] = _anybody,
     ) -> Part | None:
         """Return what a plan has to have, with the jobs that are `wanted`; None where that is
@@ -195,7 +196,8 @@ class LongQueue:
         pool. Those `without` are as good as not there. All jobs may start where the `whole` is
         asked for, where the pool holds some back by their score, where a tenant has a budget, or
         where some count as more than their class: then jobs that ask alike are not in the order
-        kept here. Who `may_come_first` for having waited long is planned in any case.
+        kept here. So many behind those for which starts are kept are to be told when they may
+        start `later`. Who `may_come_first` for having waited long is planned in any case.
         """
         wanted = {job_id for job_id in wanted if job_id in self._key_of} - set(without)
         if len(self) < LONG or 2 * len(wanted) >= len(self):
@@ -205,7 +207,7 @@ class LongQueue:
             known = self._key_of.items()
             jobs = [queued.job for job_id, (_, queued) in known if job_id not in without]
             return Part(jobs, wanted)
-        jobs = self.first_alike(open_gpus, policy, without)
+        jobs = self.first_alike(open_gpus, policy, without, later)
         more = dict.fromkeys(wanted)
         if policy.by_rank or policy.by_terms:
             more |= dict.fromkeys(self._guaranteed(gpus, now, without, may_come_first))
@@ -215,7 +217,11 @@ class LongQueue:
         return Part(jobs, wanted)
 
     def first_alike(
-        self, open_gpus: int, policy: PackingPolicy, without: Collection[str] = ()
+        self,
+        open_gpus: int,
+        policy: PackingPolicy,
+        without: Collection[str] = (),
+        later: int = 0,
     ) -> list[JobRequest]:
         """Return of those that ask alike the first ones, as many as a plan has to have."""
         self._put_in_order(policy)
@@ -227,7 +233,7 @@ class LongQueue:
                 found += alike.all(left_out)
                 continue
             starts = open_gpus * 1000 // _milli(one)
-            found += alike.first(starts + policy.starts_kept + 1, left_out)
+            found += alike.first(starts + policy.starts_kept + later + 1, left_out)
         return found
 
     def _put_in_order(self, policy: PackingPolicy) -> None:

@@ -32,7 +32,13 @@ from longshore.scheduling.placement.mix import mix_of
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.scoring import provider_for
 from longshore.scheduling.placement.state import Need, view_nodes
-from longshore.scheduling.words import format_link, format_place, format_rejected, format_terms
+from longshore.scheduling.words import (
+    format_link,
+    format_place,
+    format_rejected,
+    format_start,
+    format_terms,
+)
 
 ALTERNATIVES = 3
 """Candidates that a decision keeps beside the best one when it need not explain itself fully."""
@@ -228,6 +234,11 @@ def behind_reservations(job: JobRequest, policy: PackingPolicy) -> str:
         return "its start is not known: this pool keeps no starts"
     have = "has a reservation" if kept == 1 else "have reservations"
     return f"its start is not known while {count(kept, f'{job.tier} job')} before it {have}"
+
+
+def may_start_later(start: datetime) -> str:
+    """Return what a job is told behind those, if all before it run as they are expected to."""
+    return f"behind those before it, it waits {format_start(start)}; no place is kept for it yet"
 
 
 def candidates_of(scan: Scan) -> tuple[Candidate, ...]:

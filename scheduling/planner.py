@@ -1,20 +1,12 @@
 """The decisions of one plan: each job sees the nodes as the jobs before it have left them."""
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime
 from functools import cached_property, partial
+from itertools import filterfalse, islice
 
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
-from longshore.models.placement import (
-    CyclePlan,
-    Decision,
-    PackingPolicy,
-    PlacementKind,
-    Reservation,
-)
-from longshore.models.start_range import StartRange
+from longshore.models.placement import CyclePlan, Decision, PackingPolicy, PlacementKind
 from longshore.models.topology import Gang
 from longshore.scheduling import bulk, elastic
 from longshore.scheduling.bulk.collector import paused
@@ -24,12 +16,13 @@ from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import hold_of_share
 from longshore.scheduling.gangs.rooms import most_now
 from longshore.scheduling.gangs.start import first_gang_start
-from longshore.scheduling.guarantee import has_waited_long
+from longshore.scheduling.kept_starts import KeptStarts
 from longshore.scheduling.order import noted
 from longshore.scheduling.packer import (
     ALTERNATIVES,
     behind_reservations,
     candidates_of,
+    may_start_later,
     moved_to,
     placing,
     rejections_of,
@@ -43,12 +36,13 @@ from longshore.scheduling.placement.gpus import Chosen
 from longshore.scheduling.placement.holders import Holders
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.placement.rearranging import Rearranging, Taken, hold_of
-from longshore.scheduling.placement.reservations import NoStart, first_start, kept_now, open_from
 from longshore.scheduling.placement.scan import Scan, Scanner
-from longshore.scheduling.placement.state import Hold, Need
-from longshore.scheduling.start_range import coming, last_before
+from longshore.scheduling.placement.state import Need
 from longshore.scheduling.wait_answers import WaitAnswers
 from longshore.scheduling.words import format_place, format_start
+
+LATER_STARTS = 64
+"""Jobs without a start kept that are told when they may start: each costs about a millisecond."""
 
 
 class Planner:
@@ -62,13 +56,14 @@ class Planner:
         need_of: Callable[[JobRequest], Need] | None = None,
         *,
         as_a_set: bool = True,
+        later: int = 0,
     ) -> None:
-        """`need_of` is what says `Need.of` of a job, where that is known."""
+        """`need_of` is what says `Need.of` of a job, where that is known. For so many jobs for
+        which no start is kept the plan says when they may start `later`."""
         self.policy = policy
         self._need_of = need_of or partial(Need.of, policy=policy)
         self.now = columns.now
         self.columns = columns
-        self.reservations: list[Reservation] = []
         self._scanner = Scanner(self.columns, policy, mix)
         self._rearranging = Rearranging(
             self.columns,
@@ -78,13 +73,11 @@ class Planner:
         )
         self.moved: dict[str, Taken] = {}
         """Where jobs are now that were placed elsewhere, or found no room, at first."""
-        self._reserved_by_tier: Counter[Tier] = Counter()
-        self._keeps = False
-        """Whether a place is kept from now on, for who has waited long."""
-        self._no_start = NoStart()
+        self.kept = KeptStarts(self.columns, policy, self._rearranging.placed_at)
         self._holders: dict[Need, Holders] = {}
         """Nodes that could hold jobs with these needs, which wait; whatever their time."""
         self._told = WaitAnswers(columns)
+        self._later = later
 
     @cached_property
     def _gang_nodes(self) -> GangNodes:
@@ -108,7 +101,7 @@ class Planner:
             starts += decision.kind is PlacementKind.EXISTING_NODE
             if starts == bulk.FEWEST and bulk.is_worth(len(jobs)):
                 return None
-        return self._plan(self.as_moved(decisions), decided)
+        return self._plan(self.as_moved(decisions), decided, jobs)
 
     def plan_all(
         self,
@@ -121,18 +114,29 @@ class Planner:
         if compiled is None:
             compiled = bulk.is_worth(len(jobs))
         if not compiled or not bulk.is_for(self.columns, self.policy):
-            return self._plan(self.as_moved([self.decide(job) for job in jobs]), jobs)
+            return self._plan(self.as_moved([self.decide(job) for job in jobs]), jobs, jobs)
         with paused():
             decisions = self.as_moved(self._decide_compiled(jobs, wanted))
+        decided = jobs
         if len(decisions) < len(jobs):
             by_id = {job.id: job for job in jobs}
-            jobs = [by_id[decision.job_id] for decision in decisions]
-        return self._plan(decisions, jobs)
+            decided = [by_id[decision.job_id] for decision in decisions]
+        return self._plan(decisions, decided, jobs)
 
-    def _plan(self, decisions: Sequence[Decision], jobs: Sequence[JobRequest]) -> CyclePlan:
+    def _plan(
+        self,
+        decisions: Sequence[Decision],
+        jobs: Sequence[JobRequest],
+        queue: Sequence[JobRequest],
+    ) -> CyclePlan:
+        """Return the plan of these decisions for `jobs`, some or all of a queue."""
+        if later := self._later_starts(decisions, queue):
+            told = {decision.job_id: decision for decision in decisions} | later
+            jobs = [job for job in queue if job.id in told]
+            decisions = [told[job.id] for job in jobs]
         return CyclePlan.trusted(
             decisions=noted(decisions, jobs, self.policy, self.now),
-            reservations=tuple(self.reservations),
+            reservations=tuple(self.kept.reservations),
             rearranged=bool(self.moved),
         )
 
@@ -166,10 +170,12 @@ class Planner:
             holders, no_start = None, False
             if need is not None and decision.node_id is None:
                 holders = self._holders[need.but_for_time()]
-                no_start = need in self._no_start
-            run.take_back(decision, holders, no_start, self._is_full)
+                no_start = need in self.kept.no_start
+            run.take_back(decision, holders, no_start, self.kept.is_full)
             if decision.job_id in self.moved:
                 run.ask_for_starts_again()
+        if self._later:
+            run.hand_over(self._take)
         return run.decisions()
 
     def decide(self, job: JobRequest, *, explain: bool = False) -> Decision:
@@ -249,14 +255,14 @@ class Planner:
     def _start_among_others(self, job: JobRequest, scan: Scan) -> Decision | None:
         """Start a job that finds no room where others of this plan make it, if a start would be
         kept for it."""
-        if not len(scan.holders) or self._is_full(job.tier) or scan.need in self._no_start:
+        if not len(scan.holders) or self.kept.is_full(job.tier) or scan.need in self.kept.no_start:
             return None
         rejected = scan.rejected
         moved = self._rearranging.start(job, scan.need)
         if moved is None:
             return None
         self.moved |= moved
-        self._no_start.clear()  # some nodes have less to wait for now
+        self.kept.no_start.clear()  # some nodes have less to wait for now
         self._told.jobs_moved()
         taken = moved[job.id]
         assert taken.chosen is not None
@@ -290,28 +296,17 @@ class Planner:
         return decision
 
     def _defer_gang(self, job: JobRequest, decision: Decision) -> Decision:
-        if self._is_full(job.tier):
+        if self.kept.is_full(job.tier):
             return decision
         found = first_gang_start(job, self._gang_nodes, self.policy, self.now)
         if found is None:
             return decision
         start, shares = found
         need = Need.of(job, self.policy)
-        self._reserved_by_tier[job.tier] += 1
-        kept: list[tuple[int, Hold]] = []
-        for node_id, gpu_indices in shares:
-            position = self._gang_nodes.positions[node_id]
-            node = self.columns.views[position].node
-            kept.append((position, hold_of_share(job, need, node, gpu_indices, start)))
-        between = self._keep(job, start, kept)
-        for (node_id, gpu_indices), (_, hold) in zip(shares, kept, strict=True):
-            self.reservations.append(
-                Reservation(
-                    job_id=job.id, node_id=node_id, gpu_indices=gpu_indices, start=start,
-                    end=hold.end,
-                )
-            )  # fmt: skip
+        between = self.kept.keep_gang(job, need, shares, self._gang_nodes.positions, start)
         until = f"it waits for {len(shares)} nodes {format_start(start)}"
+        if self.kept.beyond:
+            until = may_start_later(start)
         return decision.model_copy(
             update={
                 "reason": f"{decision.reason}; {until}",
@@ -321,7 +316,7 @@ class Planner:
         )
 
     def _defer_one(self, job: JobRequest, scan: Scan) -> Decision:
-        may_start = bool(len(scan.holders)) and not self._is_full(job.tier)
+        may_start = bool(len(scan.holders)) and not self.kept.is_full(job.tier)
         decision = self._defer(job, scan)
         if decision.estimated_start is None:
             self._told.note_one(scan.need, decision, may_start=may_start)
@@ -332,67 +327,64 @@ class Planner:
         self._holders[scan.need.but_for_time()] = holders
         if not holders.nodes:
             return waiting(job, scan)
-        if self._is_full(job.tier):
+        if self.kept.is_full(job.tier):
             return waiting(job, scan, behind_reservations(job, self.policy))
-        found = self._first_start(scan)
+        found = self.kept.first(scan)
         if found is None:
             return waiting(job, scan, holders.why_no_start(scan.need))
         position, start = found
-        reservation, between = self._reserve(job, scan.need, position, start)
+        reservation, between = self.kept.keep(job, scan.need, position, start)
         what = format_place(job, reservation.gpu_indices, reservation.slices)
         outlook = f"it waits for {what} of {reservation.node_id} {format_start(start)}"
+        if self.kept.beyond:
+            outlook = may_start_later(start)
         return waiting(job, scan, outlook, start, between)
 
-    def _first_start(self, scan: Scan) -> tuple[int, datetime] | None:
-        """Return the node where the job can start first, and when; ties keep the order."""
-        if scan.need in self._no_start:
-            return None
-        first = first_start(scan.holders, self.columns, scan.need, not_now=True)
-        if first is None:
-            self._no_start.add(scan.need)
-        return first
+    def _later_starts(
+        self, decisions: Iterable[Decision], queue: Iterable[JobRequest]
+    ) -> dict[str, Decision]:
+        """Return what the first are told of those that wait and have no start kept, since as many
+        are as may be: when each may start, if all before it do.
 
-    def _is_full(self, tier: Tier) -> bool:
-        """Whether no more starts are kept for jobs of a tier."""
-        return self._reserved_by_tier[tier] >= self.policy.starts_kept
+        The plan is made by then. What is kept here for one is there for those behind it alone.
+        """
+        full = [tier for tier in Tier if self.kept.is_full(tier)]
+        if not self._later or not full:
+            return {}
+        answered = {
+            decision.job_id for decision in decisions
+            if decision.kind is PlacementKind.EXISTING_NODE or decision.estimated_start is not None
+        }  # fmt: skip
+        wait = (job for job in queue if job.tier in full and job.id not in answered)
+        found: dict[str, Decision] = {}
+        self.kept.beyond = True
+        for job in islice(filterfalse(self._never_starts, wait), self._later):
+            if (told := self._wait_later(job)).estimated_start is not None:
+                found[job.id] = told.model_copy(update={"start_kept": False})
+        return found
 
-    def _keep(
-        self, job: JobRequest, start: datetime, kept: Sequence[tuple[int, Hold]]
-    ) -> StartRange | None:
-        """Keep these for a job from its start on, and return between when and when that comes. Of
-        one that has waited long for what nobody knows what is free is kept from now on, where it
-        is the first: others could fill that until then for ever."""
-        blockers: dict[str, tuple[Hold, JobRequest | None]] = {}
-        for position, place in kept:
-            view = self.columns.views[position]
-            placed = self._rearranging.placed_at(position)
-            for hold in last_before(start, place, (*view.holds, *view.reserved)):
-                blockers[hold.job_id] = hold, placed.get(hold.job_id)
-        known = coming(job, start, blockers.values(), self.now)
-        at_once = known.is_unsure and not self._keeps and has_waited_long(job, self.now)
-        self._keeps |= at_once
-        for position, hold in kept:
-            told, view = known.told_of(hold), self.columns.views[position]
-            for part in kept_now(view, told, self.now) if at_once else (told,):
-                self.columns.reserve(position, part)
-        return known.between
+    def with_later_start(
+        self, decisions: Sequence[Decision], jobs: Sequence[JobRequest]
+    ) -> Decision:
+        """Return the last of the decisions for these jobs, with when its job may start where no
+        start is kept for it. Nothing may be decided after that."""
+        last = decisions[-1]
+        later = self._later_starts(decisions, jobs).get(last.job_id)
+        return last if later is None else later.model_copy(update={"rejections": last.rejections})
 
-    def _reserve(
-        self, job: JobRequest, need: Need, position: int, start: datetime
-    ) -> tuple[Reservation, StartRange | None]:
-        view = self.columns.views[position]
-        chosen = open_from(view, need, start, self.policy.gpu_choice)
-        assert chosen is not None  # that is how `start` was found
-        hold = hold_of(job, need, view.node, chosen, start)
-        between = self._keep(job, start, [(position, hold)])
-        self._reserved_by_tier[job.tier] += 1
-        reservation = Reservation(
-            job_id=job.id,
-            node_id=view.node.id,
-            gpu_indices=chosen.indices,
-            slices=chosen.slices,
-            start=start,
-            end=hold.end,
-        )
-        self.reservations.append(reservation)
-        return reservation, between
+    def _never_starts(self, job: JobRequest) -> bool:
+        """Return whether it is known of a job that no end of another makes room for it."""
+        if job.gang or job.malleable:
+            return False
+        need = self._need_of(job)
+        holders = self._holders.get(need.but_for_time())
+        return need in self.kept.no_start or (holders is not None and not holders.nodes)
+
+    def _wait_later(self, job: JobRequest) -> Decision:
+        if job.malleable is not None:
+            paid_for = self.policy.most_paid_for(job.id)
+            return elastic.start(job, lambda _: None, self._wait_later, paid_for, lambda: 0)
+        if job.gang is None:
+            return self._defer(job, self._scanner.scan(self._need_of(job)))
+        alone = place_gang(job, self._gang_nodes, self.policy, self.now)
+        return alone if alone.members else self._defer_gang(job, alone)

@@ -36,6 +36,8 @@ class Stored(NamedTuple):
     start: datetime | None = None
     start_told: datetime | None = None
     """The start that was news last; None where that is `start`."""
+    start_kept: bool = True
+    """Whether a place is kept for it from then on."""
     words: str = ""
     at: datetime | None = None
     told: str | None = None
@@ -56,12 +58,12 @@ def to_write(
 ) -> list[Written]:
     """Return the decisions about waiting jobs that say something else than what is stored.
 
-    Another kind of answer, other constraints, another class, or a start that was not known or has
-    moved by more than a minute and a tenth since it was news: that is news, and all of it is
-    written. Of decisions that differ in words alone, as in how many nodes a constraint rules out,
-    the oldest few are, and none within ten seconds of the last. Where no more than a start has
-    moved, and that is no news, nothing is: starts that wait for what nobody knows move with the
-    clock. A job that is set aside once more rests once more.
+    Another kind of answer, other constraints, another class, or a start that was not known or not
+    kept, or has moved by more than a minute and a tenth since it was news: that is news, and all
+    of it is written. Of decisions that differ in words alone, as in how many nodes a constraint
+    rules out, the oldest few are, and none within ten seconds of the last. Where no more than a
+    start has moved, and that is no news, nothing is: starts that wait for what nobody knows move
+    with the clock. A job that is set aside once more rests once more.
     """
     written: list[Written] = []
     stale: list[tuple[datetime, int, Written]] = []
@@ -121,6 +123,8 @@ def _is_news(decision: Decision, before: Stored, now: datetime) -> bool:
     start, known = decision.estimated_start, before.start_told or before.start
     if start is None or known is None:
         return (start is None) != (known is None)
+    if decision.start_kept != before.start_kept:
+        return True
     return abs(start - known) > max(_A_MINUTE, (known - now) / _TENTH)
 
 

@@ -169,6 +169,8 @@ class StartEstimateRow(SQLModel, table=True):
     earliest: datetime | None = Field(sa_column=time_column(nullable=True))
     latest: datetime | None = Field(sa_column=time_column(nullable=True))
     """Between when and when it was told to come, where that was told."""
+    kept_until: datetime | None = Field(sa_column=time_column(nullable=True))
+    """When the first start was to have come, at the latest, for which a place was kept."""
 
 
 class QueueLeftRow(SQLModel, table=True):

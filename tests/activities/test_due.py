@@ -51,7 +51,8 @@ async def due(ledger: Ledger) -> None:
     """Let what was told of the starts of jobs that wait have passed."""
     moved = await ledger.rows(
         "UPDATE start_estimates SET starts_at = clock_timestamp() - interval '1 minute',"
-        " earliest = NULL, latest = NULL RETURNING job_id"
+        " earliest = NULL, latest = NULL, kept_until = clock_timestamp() - interval '1 minute'"
+        " RETURNING job_id"
     )
     assert moved, "no start was told"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from longshore.activities import cycle, cycle_inputs, queue_cache
+from longshore.activities import cycle, cycle_inputs, later_starts, queue_cache
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption_inputs import read_inputs
 from longshore.models.job_request import JobRequest
@@ -30,6 +30,7 @@ async def full(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     """A node of two GPUs with a job, and 39 others that want both, told why they wait; 0.5 s."""
     monkeypatch.setattr(long_queue, "LONG", 10)
     monkeypatch.setattr(cycle_inputs, "ANEW_IN", math.inf)
+    monkeypatch.setattr(later_starts, "LATER_STARTS", 0)
     await ledger.register("node-a", gpus=2)
     for job in JOBS:
         await ledger.enqueue(job, gpus=2)

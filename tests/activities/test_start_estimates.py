@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from longshore.activities import later_starts
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.views import Views
 from longshore.models.durations import Learnt
@@ -52,6 +53,38 @@ async def test_the_first_estimate_of_an_attempt_stays(busy: Ledger):
     found = {row["job_id"]: row for row in await busy.rows(_ALL)}
     assert found.keys() == {"higher", "waits"}
     assert found["waits"] == first
+
+
+async def test_only_a_start_with_a_place_kept_is_ever_due(
+    busy: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    """What is told without one is an estimate, and no promise that others yield for."""
+    monkeypatch.setattr(later_starts, "_EVERY", 0.0)
+    await busy.rows(
+        "UPDATE pools SET spec = jsonb_set(spec, '{packing,max_reservations}', '1')"
+        " WHERE name = :pool", pool=busy.pool,
+    )  # fmt: skip
+    await busy.enqueue("wants-too", gpus=2, expected_duration="20m")
+    await busy.cycle("three")
+    (told,) = await busy.rows("SELECT * FROM start_estimates WHERE job_id = 'wants-too'")
+    in_line = told["starts_at"] - told["made_at"]
+    assert timedelta(minutes=39) < in_line <= timedelta(minutes=40)
+    assert told["kept_until"] is None
+    (job,) = await Views(busy.database).jobs(ids=("wants-too",))
+    assert job.estimated_start == told["starts_at"]
+    assert "no place is kept for it yet" in job.reason
+    await busy.rows(_MINUTES, job="wants-too")
+    await busy.finish("runs")
+    async with busy.listening("wants-too"):
+        await busy.cycle("four")
+    assert "waits" in await _placed(busy)
+    (first,) = await busy.rows("SELECT * FROM start_estimates WHERE job_id = 'wants-too'")
+    assert first["kept_until"] > first["starts_at"], "of the start that is kept by now"
+
+
+async def _placed(ledger: Ledger) -> set[str]:
+    rows = await ledger.rows("SELECT job_id FROM placements WHERE ended_at IS NULL")
+    return {row["job_id"] for row in rows}
 
 
 async def test_it_is_held_against_when_the_job_started(busy: Ledger):

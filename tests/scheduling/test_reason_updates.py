@@ -50,6 +50,14 @@ def test_a_start_is_news_when_it_moves_by_more_than_a_minute_and_a_tenth():
     assert is_news(-5 * MINUTE, MINUTE)
 
 
+def test_a_start_is_news_when_a_place_is_kept_for_it_or_no_longer():
+    said = _said(estimated_start=NOW + HOUR)
+    for before, after in ((True, False), (False, True)):
+        stored = {"a": _stored(said)._replace(start_kept=before)}
+        written = to_write([said.model_copy(update={"start_kept": after})], stored, NOW)
+        assert [each.is_news for each in written] == [True]
+
+
 def test_a_start_that_creeps_is_news_by_what_was_news_last():
     """As of a holder that should have ended: each cycle has it end a little later."""
     stored, heard, now = {"a": Stored(attempt=1)}, list[str](), NOW

@@ -1,0 +1,43 @@
+"""When jobs may start for which no start is kept: asked of a plan every few seconds."""
+
+import time
+from collections.abc import Mapping
+
+from longshore.models.placement import CyclePlan, Decision
+from longshore.scheduling.planner import LATER_STARTS
+
+_EVERY = 10.0
+"""Seconds in which jobs are told the same: to look costs about a millisecond each, and a busy
+pool has many cycles a second."""
+
+
+class LaterStarts:
+    """What was told in each pool, by the clock since boot."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, tuple[float, Mapping[str, Decision]]] = {}
+
+    def due(self, pool: str) -> int:
+        """Return how many jobs of a pool the next plan is to tell; 0 where what was told holds."""
+        at, _ = self._told.get(pool, (-_EVERY, {}))
+        return 0 if time.monotonic() - at < _EVERY else LATER_STARTS
+
+    def taken_in(self, pool: str, made: CyclePlan, later: int) -> CyclePlan:
+        """Return a plan that told so many, with what was told before where it was to tell none."""
+        if later:
+            told = {each.job_id: each for each in made.decisions if not each.start_kept}
+            self._told[pool] = time.monotonic(), told
+            return made
+        _, told = self._told.get(pool, (0.0, {}))
+        if not told:
+            return made
+        decisions = tuple(_as_told(each, told.get(each.job_id)) for each in made.decisions)
+        return made.model_copy(update={"decisions": decisions})
+
+
+def _as_told(decision: Decision, before: Decision | None) -> Decision:
+    """Return what a job was told before, where it waits for the same and has no start kept."""
+    if before is None or decision.estimated_start is not None:
+        return decision
+    is_alike = (decision.kind, decision.rejected.keys()) == (before.kind, before.rejected.keys())
+    return before if is_alike else decision

@@ -1,0 +1,122 @@
+"""The starts that a plan keeps for jobs that wait: each on GPUs that others hold until then."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+
+from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import PackingPolicy, Reservation
+from longshore.models.start_range import StartRange
+from longshore.scheduling.gangs.offers import hold_of_share
+from longshore.scheduling.guarantee import has_waited_long
+from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.rearranging import hold_of
+from longshore.scheduling.placement.reservations import NoStart, first_start, kept_now, open_from
+from longshore.scheduling.placement.scan import Scan
+from longshore.scheduling.placement.state import Hold, Need
+from longshore.scheduling.start_range import coming, last_before
+
+Shares = Sequence[tuple[str, tuple[int, ...]]]
+"""Nodes with the GPUs there."""
+PlacedAt = Callable[[int], Mapping[str, JobRequest]]
+"""Says whom a plan itself has placed on the node at a position."""
+
+
+class KeptStarts:
+    """What a plan keeps so far."""
+
+    def __init__(self, columns: Columns, policy: PackingPolicy, placed_at: PlacedAt) -> None:
+        self._columns = columns
+        self._policy = policy
+        self._placed_at = placed_at
+        self.reservations: list[Reservation] = []
+        self.no_start = NoStart()
+        self.beyond = False
+        """Whether the plan is made, and only what comes after it is looked at: how many starts are
+        kept has no bound then, and none is one of the plan's."""
+        self._by_tier: Counter[Tier] = Counter()
+        self._keeps_now = False
+        """Whether a place is kept from now on, for who has waited long."""
+
+    def is_full(self, tier: Tier) -> bool:
+        """Return whether no more starts are kept for jobs of a tier."""
+        return not self.beyond and self._by_tier[tier] >= self._policy.starts_kept
+
+    def first(self, scan: Scan) -> tuple[int, datetime] | None:
+        """Return the node where the job can start first, and when; ties keep the order."""
+        if scan.need in self.no_start:
+            return None
+        first = first_start(scan.holders, self._columns, scan.need, not_now=True)
+        if first is None:
+            self.no_start.add(scan.need)
+        return first
+
+    def keep(
+        self, job: JobRequest, need: Need, position: int, start: datetime
+    ) -> tuple[Reservation, StartRange | None]:
+        """Keep what a job needs of one node from a start on that `first` has found."""
+        view = self._columns.views[position]
+        chosen = open_from(view, need, start, self._policy.gpu_choice)
+        assert chosen is not None  # that is how `start` was found
+        hold = hold_of(job, need, view.node, chosen, start)
+        between = self._keep(job, start, [(position, hold)])
+        kept = Reservation(
+            job_id=job.id, node_id=view.node.id, gpu_indices=chosen.indices, slices=chosen.slices,
+            start=start, end=hold.end,
+        )  # fmt: skip
+        self._note(job, [kept])
+        return kept, between
+
+    def keep_gang(
+        self,
+        job: JobRequest,
+        need: Need,
+        shares: Shares,
+        positions: Mapping[str, int],
+        start: datetime,
+    ) -> StartRange | None:
+        """Keep the shares of a gang from a start on; return between when and when that comes."""
+        held: list[tuple[int, Hold]] = []
+        kept: list[Reservation] = []
+        for node_id, gpu_indices in shares:
+            position = positions[node_id]
+            node = self._columns.views[position].node
+            hold = hold_of_share(job, need, node, gpu_indices, start)
+            held.append((position, hold))
+            kept.append(
+                Reservation(
+                    job_id=job.id, node_id=node_id, gpu_indices=gpu_indices, start=start,
+                    end=hold.end,
+                )
+            )  # fmt: skip
+        between = self._keep(job, start, held)
+        self._note(job, kept)
+        return between
+
+    def _note(self, job: JobRequest, kept: Sequence[Reservation]) -> None:
+        if not self.beyond:
+            self._by_tier[job.tier] += 1
+            self.reservations += kept
+
+    def _keep(
+        self, job: JobRequest, start: datetime, kept: Sequence[tuple[int, Hold]]
+    ) -> StartRange | None:
+        """Keep these for a job from its start on, and return between when and when that comes. Of
+        one that has waited long for what nobody knows what is free is kept from now on, where it
+        is the first: others could fill that until then for ever."""
+        blockers: dict[str, tuple[Hold, JobRequest | None]] = {}
+        now = self._columns.now
+        for position, place in kept:
+            view = self._columns.views[position]
+            placed = self._placed_at(position)
+            for hold in last_before(start, place, (*view.holds, *view.reserved)):
+                blockers[hold.job_id] = hold, placed.get(hold.job_id)
+        known = coming(job, start, blockers.values(), now)
+        at_once = known.is_unsure and not self._keeps_now and has_waited_long(job, now)
+        self._keeps_now |= at_once
+        for position, hold in kept:
+            told, view = known.told_of(hold), self._columns.views[position]
+            for part in kept_now(view, told, now) if at_once else (told,):
+                self._columns.reserve(position, part)
+        return known.between

@@ -1,0 +1,152 @@
+"""When jobs may start for which no start is kept: told by a plan, and changing nothing of it."""
+
+from datetime import timedelta
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.models.placement import CyclePlan, Decision, PackingPolicy, PlacementKind
+from longshore.scheduling.cycle import foresee, mix_kept, plan, plan_cached
+from tests.scheduling.test_elastic_cycle import elastic
+from tests.scheduling.test_long_queue import kept_of, queued
+from tests.scheduling.test_reference import crowded
+from tests.support.gangs import a_gang, in_domain
+from tests.support.packing import HOUR, NOW, a_job, a_node, running
+from tests.support.packing_scenes import Scene, scenes
+from tests.support.searches import seeds
+
+ONE = PackingPolicy(max_reservations=1)
+FULL = a_node("n", busy=range(8))
+RUNS = running("runs", "n", range(8), HOUR)
+
+
+def waits(made: CyclePlan, name: str) -> Decision:
+    return next(each for each in made.decisions if each.job_id == name)
+
+
+def hours(decision: Decision) -> float | None:
+    start = decision.estimated_start
+    return None if start is None else (start - NOW) / HOUR
+
+
+def test_each_is_told_behind_those_before_it() -> None:
+    queue = [a_job(f"j{n}", gpus=8, submitted_at=NOW + n * timedelta(seconds=1)) for n in range(4)]
+    made = plan(queue, [FULL], [RUNS], ONE, NOW, later=2)
+    assert [hours(each) for each in made.decisions] == [1, 2, 3, None]
+    assert [each.start_kept for each in made.decisions] == [True, False, False, True]
+    assert [kept.job_id for kept in made.reservations] == ["j0"]
+    assert made.decisions[2].reason == (
+        "no node can take it now (1 node: 1 gpus-busy); behind those before it, it waits until"
+        " about 2026-11-20 15:00:00 UTC; no place is kept for it yet"
+    )
+    assert "its start is not known" in made.decisions[3].reason
+    told = Decision.model_validate_json(made.decisions[1].model_dump_json())
+    assert not told.start_kept
+    assert "start_kept" not in made.decisions[0].model_dump_json()
+
+
+def test_a_pool_that_keeps_no_starts_tells_them_too() -> None:
+    none = PackingPolicy(max_reservations=0)
+    made = plan([a_job("one", gpus=8)], [FULL], [RUNS], none, NOW, later=9)
+    assert (hours(waits(made, "one")), made.reservations) == (1, ())
+
+
+def test_gangs_and_malleable_jobs_are_told_as_well() -> None:
+    nodes = [in_domain("a", name) for name in ("x", "y")]
+    runs = [running(f"on-{name}", name, range(8), HOUR) for name in ("x", "y")]
+    busy = [
+        node.model_copy(
+            update={"gpus": tuple(g.model_copy(update={"job_id": "r"}) for g in node.gpus)}
+        )
+        for node in nodes
+    ]
+    queue = [
+        a_gang(16, id="first", submitted_at=NOW),
+        a_gang(16, id="second", submitted_at=NOW + timedelta(seconds=1)),
+        elastic("third", 4, 8, submitted_at=NOW + timedelta(seconds=2)),
+    ]
+    made = plan(queue, busy, runs, ONE, NOW, later=5)
+    assert [hours(each) for each in made.decisions] == [1, 2, 3]
+    assert "for 4 GPUs, the fewest of 4 to 8" in made.decisions[2].reason
+
+
+def test_who_can_never_start_is_told_nothing_and_takes_no_place() -> None:
+    queue = [
+        a_job("first", gpus=8, submitted_at=NOW),
+        *(a_job(f"giant{n}", gpus=9, submitted_at=NOW + HOUR / 60) for n in range(3)),
+        a_job("last", gpus=8, submitted_at=NOW + HOUR / 30),
+    ]
+    made = plan(queue, [FULL], [RUNS], ONE, NOW, later=1)
+    assert hours(waits(made, "last")) == 2
+    assert hours(waits(made, "giant0")) is None
+    forever = plan(queue, [FULL], [], ONE, NOW, later=9)
+    assert {hours(each) for each in forever.decisions} == {None}
+
+
+def test_what_a_cycle_would_do_with_a_job_says_it_too() -> None:
+    queue = [a_job(f"j{n}", gpus=8, submitted_at=NOW + n * timedelta(seconds=1)) for n in range(3)]
+    found = foresee(queue[2], queue[:2], [FULL], [RUNS], ONE, NOW, later=9)
+    assert (hours(found.decision), found.decision.start_kept) == (3, False)
+    assert found.decision.rejections
+    assert len(found.before.reservations) == 1
+    assert hours(foresee(queue[2], queue[:2], [FULL], [RUNS], ONE, NOW).decision) is None
+
+
+def without_later(made: CyclePlan) -> tuple[object, ...]:
+    """What a plan does: who starts where, what is kept, and who has a start kept."""
+    kept = [
+        (each.job_id, each.kind, each.held, each.estimated_start if each.start_kept else None)
+        for each in made.decisions
+    ]
+    return kept, made.reservations
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@given(st.one_of(scenes(mixed=True), scenes(gangs=True)), st.integers(0, 2), st.integers(1, 5))
+def test_nothing_else_of_a_plan_depends_on_it(
+    compiled: bool, scene: Scene, starts: int, later: int
+) -> None:
+    policy = PackingPolicy(max_reservations=starts)
+    given_ = scene.queue, scene.nodes, scene.running, policy, NOW
+    plain = plan(*given_, compiled=compiled)
+    told = plan(*given_, compiled=compiled, later=later)
+    assert without_later(told) == without_later(plain)
+    more = [each for each in told.decisions if not each.start_kept]
+    assert len(more) <= later
+    for each in more:
+        assert each.kind is not PlacementKind.EXISTING_NODE
+        assert each.estimated_start is not None
+        assert each.estimated_start > NOW
+
+
+def test_a_part_of_a_long_queue_tells_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is left out of a plan comes behind as many like it as are told."""
+    monkeypatch.setattr("longshore.scheduling.long_queue.LONG", 1)
+    left_out = compared = 0
+    for seed in seeds(5):
+        chance = Random(seed)
+        scene = crowded(chance)
+        queue = [
+            job.model_copy(update={"id": f"{job.id}-{n}"})
+            for n in range(20)
+            for job in scene.queue
+        ]
+        later = chance.randrange(1, 6)
+        kept = kept_of(scene)
+        mix = mix_kept(queue, kept, ONE, ())
+        part = queued(queue).to_plan(
+            kept.open_gpus, kept.gpus, ONE, NOW, wanted=(), later=later
+        )  # fmt: skip
+        assert part is not None
+        whole = plan_cached(queue, kept, ONE, NOW, mix=mix, later=later)
+        some = plan_cached(part.jobs, kept, ONE, NOW, mix=mix, wanted=(), later=later)
+        if whole.rearranged:
+            continue
+        told = [(each.job_id, hours(each)) for each in whole.decisions if not each.start_kept]
+        assert told == [(d.job_id, hours(d)) for d in some.decisions if not d.start_kept]
+        left_out += len(queue) - len(part.jobs)
+        compared += len(told)
+    assert left_out > 100
+    assert compared > 10
