@@ -131,6 +131,12 @@ async def forecast(
         async with database().transaction() as connection:
             prices = await _prices(connection, [each.node_id for each in stops.gains])
     found = forecast_of(job, spec.pool, alone, waiting or 0, prices, bought, left, now, stops)
+    start = None
+    if found.kind is ForecastKind.WAITS and inputs is not None and not blocked:
+        start = _start_beside_others(job, inputs, now)
+    if start is not None:
+        said = f"{found.says}; it may start {start.says(now)}"
+        found = found.model_copy(update={"says": said, "ready_at": start.latest})
     if not_yet and found.kind is ForecastKind.BUYS:
         found = forecast_of_no_purchase_yet(found, spec.pool, not_yet)
     node_id = next((node for node, _ in alone.held), None)
@@ -156,9 +162,9 @@ async def forecast(
         found = forecast_of_later(found, begins_at, now)
         later = pool.buying.enabled
     if deadline is not None and inputs is not None:
-        start = None if found.ready_at is None else StartRange.at(found.ready_at)
-        known = (ForecastKind.BUYS, ForecastKind.PREEMPTS)
-        if found.kind not in known and not blocked:
+        if start is None and found.ready_at is not None:
+            start = StartRange.at(found.ready_at)
+        if found.kind is ForecastKind.STARTS and not blocked:
             start = _start_beside_others(job, inputs, now)
         found = _with_deadline(found, duration, deadline, start, inputs, quote, now)
     return found.model_copy(update={"simulated": simulated, "buys_later": later})

@@ -66,6 +66,10 @@ async def test_a_pool_says_what_a_cycle_would_do_now(
         assert f"\nPreemption: {found.stops.reason}\n" in text
         assert "beside 1 running job and 1 job of the queue before it" in text
         assert "; nodes there are simulated. Nothing was placed." in text
+        would = ("submit", "--dry-run", "--gpus", "8", "--pool", pool)
+        ran = await longshore(*would, "--set", "expected_duration=10m", "--", "true")
+        assert "It would wait in pool" in ran.out
+        assert "; it may start at " in ran.out
         await longshore("cancel", wide)
 
         async def nobody_waits() -> bool:
