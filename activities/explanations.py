@@ -101,7 +101,7 @@ _EXPLAIN = """
            CAST(range->>'earliest' AS timestamptz), CAST(range->>'latest' AS timestamptz),
            CASE WHEN kept THEN CAST(coalesce(range->>'latest', starts_at) AS timestamptz) END
       FROM explained
-     WHERE is_news AND starts_at IS NOT NULL
+     WHERE starts_at IS NOT NULL
     ON CONFLICT (job_id, attempt) DO UPDATE SET kept_until = EXCLUDED.kept_until
      WHERE start_estimates.kept_until IS NULL AND EXCLUDED.kept_until IS NOT NULL
 """

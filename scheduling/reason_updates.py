@@ -58,9 +58,10 @@ def to_write(
 ) -> list[Written]:
     """Return the decisions about waiting jobs that say something else than what is stored.
 
-    Another kind of answer, other constraints, another class, or a start that was not known or not
-    kept, or has moved by more than a minute and a tenth since it was news: that is news, and all
-    of it is written. Of decisions that differ in words alone, as in how many nodes a constraint
+    Another kind of answer, other constraints, another class, or a kept start that was not known or
+    not kept, or has moved by more than a minute and a tenth since it was news: that is news, and
+    all of it is written. A start for which no place is kept moves with each newcomer: that is
+    written, and no news. Of decisions that differ in words alone, as in how many nodes a constraint
     rules out, the oldest few are, and none within ten seconds of the last. Where no more than a
     start has moved, and that is no news, nothing is: starts that wait for what nobody knows move
     with the clock. A job that is set aside once more rests once more.
@@ -71,7 +72,7 @@ def to_write(
         before = stored[decision.job_id]
         if _is_news(decision, before, now):
             written.append(Written(decision, before.attempt, True))
-        elif _words(decision, before) != before.words:
+        elif _words(decision, before, now) != before.words:
             at = before.at or _BEFORE_ALL
             if at <= now - _WORDS_LAST:
                 told = Written(_as_told(decision, before), before.attempt, False)
@@ -120,18 +121,24 @@ def _is_news(decision: Decision, before: Stored, now: datetime) -> bool:
         return True
     if decision.counted_as != before.counted_as or decision.rejected.keys() != before.codes:
         return True
-    start, known = decision.estimated_start, before.start_told or before.start
+    start = decision.estimated_start if decision.start_kept else None
+    known = (before.start_told or before.start) if before.start_kept else None
+    return _has_moved(start, known, now)
+
+
+def _has_moved(start: datetime | None, known: datetime | None, now: datetime) -> bool:
     if start is None or known is None:
         return (start is None) != (known is None)
-    if decision.start_kept != before.start_kept:
-        return True
     return abs(start - known) > max(_A_MINUTE, (known - now) / _TENTH)
 
 
-def _words(decision: Decision, before: Stored) -> str:
-    """Return what a decision says, with the start that is stored in place of its own."""
+def _words(decision: Decision, before: Stored, now: datetime) -> str:
+    """Return what a decision says, with the start that is stored in place of its own; not of one
+    without a place kept that has moved."""
     start, known = decision.estimated_start, before.start
     if start is None or known is None:
+        return decision.reason
+    if not decision.start_kept and _has_moved(start, known, now):
         return decision.reason
     return decision.reason.replace(format_start(start), format_start(known))
 
@@ -140,7 +147,7 @@ def _as_told(decision: Decision, before: Stored) -> Decision:
     """Return a decision that is no news, with the start that was: a start that creeps is news in
     the end."""
     told = before.start_told or before.start
-    if told == decision.estimated_start:
+    if not decision.start_kept or told == decision.estimated_start:
         return decision
     return decision.model_copy(update={"start_told": told})
 

@@ -58,6 +58,22 @@ def test_a_start_is_news_when_a_place_is_kept_for_it_or_no_longer():
         assert [each.is_news for each in written] == [True]
 
 
+def test_a_start_without_a_place_kept_is_written_when_it_moves_and_is_no_news():
+    """Each newcomer that goes first moves it: a signal each would fill the job's history."""
+    at = NOW + HOUR
+    later = {"estimated_start": at, "start_kept": False, "reason": format_start(at)}
+    stored = {"a": _stored(_said(**later))}
+    for by, is_written in ((MINUTE, False), (7 * MINUTE, True), (-7 * MINUTE, True)):
+        start = NOW + HOUR + by
+        said = _said(**later | {"estimated_start": start, "reason": format_start(start)})
+        written = to_write([said], stored, NOW + MINUTE)
+        assert [(each.decision, each.is_news) for each in written] == [(said, False)] * is_written
+    unknown = {"a": _stored(_said())}
+    (written,) = to_write([_said(**later)], unknown, NOW + MINUTE)
+    assert not written.is_news
+    assert to_write([_said(**later)], {"a": Stored(attempt=1)}, NOW)[0].is_news, "its first answer"
+
+
 def test_a_start_that_creeps_is_news_by_what_was_news_last():
     """As of a holder that should have ended: each cycle has it end a little later."""
     stored, heard, now = {"a": Stored(attempt=1)}, list[str](), NOW
@@ -207,5 +223,6 @@ def _said(**fields: Any) -> Decision:
 def _stored(said: Decision, at: datetime = NOW - HOUR) -> Stored:
     return Stored(
         attempt=1, kind=said.kind, codes=frozenset(said.rejected), counted_as=said.counted_as,
-        start=said.estimated_start, start_told=said.start_told, words=said.reason, at=at,
+        start=said.estimated_start, start_told=said.start_told,
+        start_kept=said.start_kept, words=said.reason, at=at,
     )  # fmt: skip
