@@ -25,6 +25,7 @@ from longshore.client.reading import Reading
 from longshore.client.user import user_name
 from longshore.models.errors import NotFoundError, RefusedError, SpecError, StoreError
 from longshore.models.model_registry import (
+    ModelFacts,
     ModelsEdit,
     ModelView,
     RegistryChange,
@@ -92,6 +93,7 @@ class ModelControl(ModelReading):
         async with self._db().snapshot() as connection:
             runtimes = await load_runtimes(connection)
             nodes = await load_gpus(connection)
+            stored = {each.spec.name: each for each in await load_models(connection)}
         used: dict[str, RuntimeView] = {}
         for each in models:
             try:
@@ -103,8 +105,10 @@ class ModelControl(ModelReading):
         warnings: list[str] = []
         for each in models:
             runtime = used[each.runtime].runtime
+            before = stored.get(each.name)
+            known = before.facts if before and before.spec.source == each.source else None
             try:
-                seen = await examined(each, runtime, verify=verify, told=told)
+                seen = await examined(each, runtime, verify=verify, told=told, known=known)
             except StoreError as error:
                 unread = "" if each.memory is not None else _UNREAD
                 raise StoreError(f"model {each.name}: source: {error}{unread}") from error
@@ -119,8 +123,8 @@ class ModelControl(ModelReading):
             async with self._db().transaction() as connection:
                 changes = await store_models(connection, found, user_name())
                 _refuse_others(used, await load_runtimes(connection))
-                stored = [await load_model(connection, each.name) for each in models]
-                more = {"changes": changes, "models": tuple(stored)}
+                views = [await load_model(connection, each.name) for each in models]
+                more = {"changes": changes, "models": tuple(views)}
                 edit = edit.model_copy(update=more)
                 if dry_run:
                     raise _Undone
@@ -167,6 +171,7 @@ async def examined(
     *,
     verify: bool = False,
     told: Callable[[int, int], None] | None = None,
+    known: ModelFacts | None = None,
 ) -> Examined:
     """Examine a model in a thread, which ends soon where nobody waits for it any more."""
     given_up = False
@@ -178,7 +183,9 @@ async def examined(
             told(read, of)
 
     try:
-        return await asyncio.to_thread(examine, spec, runtime, verify=verify, told=hear)
+        return await asyncio.to_thread(
+            examine, spec, runtime, verify=verify, told=hear, known=known
+        )
     except asyncio.CancelledError:
         given_up = True
         raise

@@ -147,7 +147,10 @@ def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> N
     assert said.state == pytest.approx(real.state, abs=0.015 * MIB), real.log
     assert real.compute <= said.compute, real.log
     # A bound that is of use: the server asks for what tokens are worth where it is wanted alone.
-    spare = 4 * min(serving.batch, said.cells * serving.concurrency) * MODELS[name].vocabulary + 4 * MIB
+    spare = (
+        4 * min(serving.batch, said.cells * serving.concurrency) * MODELS[name].vocabulary
+        + 4 * MIB
+    )
     assert said.compute <= 2 * real.compute + spare
 
 
