@@ -16,6 +16,9 @@ Sizes = tuple[int, int]
 """Bytes of stdout and of stderr."""
 _WINDOW = 64 * 1024
 _LIMIT = 8 * 2**20
+_LONG_BAR = 2**20
+"""Bytes without an end of a line, of what writes over itself, before which nobody looks for one:
+a progress bar writes some 100 MB a day."""
 _NO_END = 2**60
 
 
@@ -100,20 +103,23 @@ class OrderedOutput:
             self._at = _at_least(self._at, before[-1])
 
     def last(self, lines: int) -> tuple[Chunk, ...]:
-        """Return the last lines that are stored, and go to what comes behind them."""
+        """Return the last lines that are stored, and go to what comes behind them; fewer, where a
+        progress bar is in front of them that is longer than anybody reads."""
         self._read_times()
         sizes = self._until.copy()
         for stream in STREAMS:
             stored = self._store.stored(*self._key, self._node_id, stream)
             sizes[stream] = min(stored, sizes[stream])
-        first, looks, window = dict(self._at), tuple(self._looks), _WINDOW
+        first, looks, window, before = dict(self._at), tuple(self._looks), _WINDOW, -1
         while True:
             self._at, self._looks = _before_the_last(window, first, sizes, looks), list(looks)
             begun = dict(self._at)
             chunks = self.all_of_it()
-            if begun == first or sum(c.data.count(b"\n") for c in chunks) > lines:
+            ended = sum(chunk.data.count(b"\n") for chunk in chunks)
+            is_bar = window > _LONG_BAR and ended == before and b"\r" in chunks[0].data
+            if begun == first or ended > lines or is_bar:
                 return last_lines(chunks, lines)
-            window *= 4
+            window, before = window * 4, ended
 
     def all_of_it(self) -> tuple[Chunk, ...]:
         """Return all that is stored, also what no look has seen yet."""
@@ -222,7 +228,15 @@ def last_lines(chunks: Sequence[Chunk], lines: int) -> tuple[Chunk, ...]:
         if rest:
             open_lines.setdefault(chunk.stream, []).append(rest)
     found += [Chunk(stream, b"".join(begun)) for stream, begun in open_lines.items()]
-    return tuple(found[-lines:]) if lines else ()
+    return tuple(_end_of_bar(each) for each in found[-lines:]) if lines else ()
+
+
+def _end_of_bar(line: Chunk) -> Chunk:
+    """Return the end of a long line that was written over again and again: a terminal has no more
+    of it in the end, and its updates may be 100 MB."""
+    if len(line.data) <= _WINDOW or b"\r" not in line.data[-_WINDOW:-2]:
+        return line
+    return Chunk(line.stream, line.data[-_WINDOW:].partition(b"\r")[2], line.at)
 
 
 def _before_the_last(

@@ -6,7 +6,7 @@ database. All times are UTC.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Self
 
@@ -40,6 +40,7 @@ from longshore.client.node_control import NodeControl
 from longshore.client.outside_ends import is_outside_end
 from longshore.client.recorded_end import ended_job, result_on_record
 from longshore.client.schedules import ScheduleControl
+from longshore.client.serve_plan import serve_preview
 from longshore.client.services import ServiceControl
 from longshore.client.status import began_again, progress_of, reset_after
 from longshore.client.submission import GENERATED_ID, new_job_id, preflight
@@ -61,6 +62,9 @@ from longshore.models.job_status import JobResult, JobState, JobStatus
 from longshore.models.node_messages import Progress
 from longshore.models.pool import PoolSpec
 from longshore.models.price_series import PriceSeries
+from longshore.models.serve_plan import ServePreview
+from longshore.models.service import ServiceSpec
+from longshore.models.serving import ModelSpec
 from longshore.models.settings import Settings
 from longshore.models.views import JobView, Submission
 from longshore.scheduling.arrays import too_many
@@ -155,6 +159,14 @@ class Longshore(
         """Return what would become of a job if it were submitted now, and at which cost; None of
         an array, and where the database does not answer."""
         return await forecast_of_submit(self._db, self.settings, spec)
+
+    async def serve_preview(
+        self, specs: Sequence[ServiceSpec], models: Sequence[ModelSpec] = ()
+    ) -> ServePreview:
+        """Return what would become of services, and of models that are added first, were they
+        served now: nothing is changed. Raises what `add_models` and `serve_all` raise."""
+        looked_at = await self._look_at(models)
+        return await serve_preview(self._db, self.settings, looked_at, specs)
 
     async def report(self, ref: str) -> JobReport:
         """Return one job in full; where Temporal does not answer, what the database knows.

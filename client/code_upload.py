@@ -30,7 +30,7 @@ from longshore.client.one_upload import Say, alone
 from longshore.client.uncollected import uncollected
 from longshore.models.addresses import without_secrets
 from longshore.models.code import Code
-from longshore.models.errors import SpecError, StaleError, UnavailableError
+from longshore.models.errors import LockedError, SpecError, StaleError, UnavailableError
 from longshore.models.snapshot import Part, Snapshot, SnapshotFile, digest_of
 from longshore.models.text import count
 from longshore.models.units import format_bytes
@@ -42,6 +42,8 @@ IN_FLIGHT = 6
 _TRIES = 60
 _BETWEEN_TRIES = 1.0
 """Seconds between tries where a sweep is just removing what an upload would count on."""
+_LOCKED_TRIES = 8
+"""Waits, each as long as the database has patience, for another machine that stores the same."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -106,7 +108,7 @@ async def upload(
             moved()
             told(sent, of)
 
-        return await _upload(folder, found, to, hear, contents, digest, anew=anew)
+        return await _upload(folder, found, to, hear, contents, digest, anew=anew, waits=waits)
 
 
 async def _upload(
@@ -118,9 +120,10 @@ async def _upload(
     digest: str,
     *,
     anew: bool,
+    waits: Say,
 ) -> Uploaded:
     sent: set[str] = set()
-    sent_bytes = 0
+    sent_bytes = locked = 0
     for _ in range(_TRIES):
         async with to.database.transaction() as connection:
             is_there = await lease_snapshot(connection, to.tenant, digest)
@@ -138,6 +141,12 @@ async def _upload(
                 await store_snapshot(to.database, to.store, to.tenant, snapshot, anew=anew)
             except StaleError:
                 await asyncio.sleep(_BETWEEN_TRIES)
+                continue
+            except LockedError:
+                if (locked := locked + 1) >= _LOCKED_TRIES:
+                    raise
+                if locked == 1:
+                    waits("Waiting for a submit on another machine, which stores the same code")
                 continue
         files = sum(contents[file.path] in sent for file in found.files)
         code = Code(

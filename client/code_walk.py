@@ -8,6 +8,7 @@ above, as Git does it.
 import os
 import re
 import subprocess
+from codecs import BOM_UTF8
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -19,7 +20,7 @@ from longshore.client.ignore_patterns import as_expression
 OWN_FILE = ".longshoreignore"
 _GIT_FILE = ".gitignore"
 
-_Runs = tuple[tuple[bool, re.Pattern[str]], ...]
+_Runs = tuple[tuple[bool, re.Pattern[bytes]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +31,11 @@ class Rules:
     expression.
     """
 
-    base: str
+    base: bytes
     of_files: _Runs
     of_folders: _Runs
 
-    def verdict(self, path: str, *, folder: bool) -> bool | None:
+    def verdict(self, path: bytes, *, folder: bool) -> bool | None:
         """Return whether a path is matched by a pattern, False where one with `!` does, and None
         where none does."""
         start = len(self.base)
@@ -60,16 +61,21 @@ class Walked:
     """Of all these what `include` names."""
 
 
-def read_rules(lines: Iterable[str], base: str = "") -> Rules:
+def read_rules(lines: Iterable[bytes], base: str = "") -> Rules:
     """Return rules of the lines of an ignore file. What Git cannot read either matches nothing."""
     patterns = [each for each in map(as_expression, lines) if each is not None]
     of_files = [(matched, text) for matched, text, of_folders in patterns if not of_folders]
-    return Rules(base, _runs(of_files), _runs([each[:2] for each in patterns]))
+    of_folders = [each[:2] for each in patterns]
+    return Rules(os.fsencode(base), _runs(of_files), _runs(of_folders))
 
 
 def is_pattern(line: str) -> bool:
     """Return whether a line of an ignore file is a pattern: no comment, and one that can match."""
-    return as_expression(line) is not None
+    return as_expression(_as_bytes(line)) is not None
+
+
+def _as_bytes(line: str) -> bytes:
+    return line.encode("utf-8", "surrogateescape")
 
 
 def walk(folder: Path, include: Sequence[str] = ()) -> Walked:
@@ -87,8 +93,9 @@ def walk(folder: Path, include: Sequence[str] = ()) -> Walked:
     for part in prefix.split("/")[:-1]:  # of the folders above this one
         rules = rules + _read(top / at / _GIT_FILE, at)
         at += f"{part}/"
-        ignored = ignored or _ignored(rules, at[:-1], folder=True)
-    walker = _Walker(str(folder), prefix, own, read_rules(include, prefix) if include else None)
+        ignored = ignored or _ignored(rules, os.fsencode(at[:-1]), folder=True)
+    named = read_rules(map(_as_bytes, include), prefix) if include else None
+    walker = _Walker(str(folder), prefix, own, named)
     walker.walk(rules, ignored)
     return walker.found
 
@@ -143,10 +150,11 @@ class _Walker:
         """Note an entry; return what to walk next, where it is a folder to enter."""
         is_folder = entry.is_dir(follow_symlinks=False)
         path = at + entry.name
+        raw = os.fsencode(path)
         if self._include is not None:
-            named = self._include.verdict(path, folder=is_folder)
+            named = self._include.verdict(raw, folder=is_folder)
             included = included if named is None else named
-        ignored = ignored or _ignored(rules, path, folder=is_folder)
+        ignored = ignored or _ignored(rules, raw, folder=is_folder)
         short = path[self._cut :]
         if is_folder:
             if included or not ignored:
@@ -170,7 +178,7 @@ class _Walker:
         return None
 
 
-def _ignored(rules: list[Rules], path: str, *, folder: bool) -> bool:
+def _ignored(rules: list[Rules], path: bytes, *, folder: bool) -> bool:
     for each in reversed(rules):
         verdict = each.verdict(path, folder=folder)
         if verdict is not None:
@@ -178,9 +186,9 @@ def _ignored(rules: list[Rules], path: str, *, folder: bool) -> bool:
     return False
 
 
-def _runs(patterns: list[tuple[bool, str]]) -> _Runs:
+def _runs(patterns: list[tuple[bool, bytes]]) -> _Runs:
     runs = [
-        (matched, "|".join(text for _, text in run))
+        (matched, b"|".join(text for _, text in run))
         for matched, run in groupby(patterns, key=itemgetter(0))
     ]
     return tuple((matched, re.compile(text, re.DOTALL)) for matched, text in reversed(runs))
@@ -188,11 +196,11 @@ def _runs(patterns: list[tuple[bool, str]]) -> _Runs:
 
 def _read(path: Path, base: str) -> list[Rules]:
     try:
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        text = path.read_bytes()
     except OSError:
         return []
     rules = read_rules(
-        (line.removesuffix("\r") for line in text.removeprefix("\ufeff").split("\n")), base
+        (line.removesuffix(b"\r") for line in text.removeprefix(BOM_UTF8).split(b"\n")), base
     )
     return [rules] if rules.of_folders else []
 

@@ -1,8 +1,9 @@
 """What would become of a job if it were submitted now, read from the database and the markets."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -34,6 +35,7 @@ from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.funding import PoolFunding
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
+from longshore.models.node import Node
 from longshore.models.placement import Decision, PlacementKind
 from longshore.models.preemption import BuyQuote
 from longshore.models.settings import Settings
@@ -55,6 +57,7 @@ from longshore.scheduling.forecast import (
 )
 from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.packer import place
+from longshore.scheduling.placement.state import with_job as with_share
 from longshore.scheduling.planner import LATER_STARTS
 from longshore.scheduling.preemption.payers import says_who_would_pay
 
@@ -72,13 +75,36 @@ def finds_whom_to_stop(waiting: int, nodes: int) -> bool:
     return waiting <= _MOST_WAITING and waiting * nodes <= _MOST_PAIRS
 
 
+class Foretold(NamedTuple):
+    """What would become of a job now, and where it would be."""
+
+    job: JobRequest
+    forecast: Forecast
+    alone: Decision | None = None
+    """Where the packer would put it; None of one that is refused."""
+
+    @property
+    def starts(self) -> bool:
+        return self.forecast.kind is ForecastKind.STARTS
+
+
 async def forecast(
     database: Callable[[], Database], settings: Settings, spec: JobSpec
 ) -> Forecast:
     """Return what would become of a job now. Raises UnavailableError without a database."""
+    return (await foretell(database, settings, spec)).forecast
+
+
+async def foretell(
+    database: Callable[[], Database],
+    settings: Settings,
+    spec: JobSpec,
+    others: Sequence[Foretold] = (),
+) -> Foretold:
+    """Return the same of a job beside others, which have the GPUs where they would start."""
     async with database().transaction() as connection:
         pool = await load_pool_to_plan(connection, spec.pool, settings.margins)
-        nodes = await load_nodes(connection, spec.pool)
+        nodes = _with(await load_nodes(connection, spec.pool), others)
         recent = await load_recent(connection, spec.pool) if pool.packing.rule.learns else ()
         waiting = await connection.scalar(text(_WAITING), {"pool": spec.pool})
         now = await clock(connection)
@@ -87,7 +113,7 @@ async def forecast(
         duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
         job = with_learnt(JobRequest.of(_THIS, begun, now, 1), learnt)
         if refused := await _why_refused(connection, job, spec):
-            return forecast_of_refusal(refused)
+            return Foretold(job, forecast_of_refusal(refused))
         funding = await funding_beside(connection, pool, job, spec, nodes, now)
         (job,) = where_paid([job], funding)
         unpaid = _why_unpaid(funding)
@@ -111,6 +137,7 @@ async def forecast(
         inputs = None
         if may_stop or deadline is not None:
             inputs = await read_inputs(connection, spec.pool, margins=settings.margins)
+            inputs = inputs.model_copy(update={"nodes": _with(inputs.nodes, others)})
             inputs = await with_job(connection, inputs, spec, asked.smallest, now)
     bought, left, away, not_yet = None, Left(), "", ""
     if pool.buying.enabled and not unpaid and alone.kind is not PlacementKind.EXISTING_NODE:
@@ -167,7 +194,20 @@ async def forecast(
         if found.kind is ForecastKind.STARTS and not blocked:
             start = _start_beside_others(job, inputs, now)
         found = _with_deadline(found, duration, deadline, start, inputs, quote, now)
-    return found.model_copy(update={"simulated": simulated, "buys_later": later})
+    found = found.model_copy(update={"simulated": simulated, "buys_later": later})
+    return Foretold(job, found, alone)
+
+
+def _with(nodes: Iterable[Node], others: Sequence[Foretold]) -> tuple[Node, ...]:
+    """Return nodes with the jobs that would start on them."""
+    by_id = {node.id: node for node in nodes}
+    for other in others:
+        if not other.starts or other.alone is None or other.alone.borrowed_from:
+            continue
+        for node_id, gpu_indices in other.alone.held:
+            if (node := by_id.get(node_id)) is not None:
+                by_id[node_id] = with_share(node, other.job, gpu_indices, other.alone.slices)
+    return tuple(by_id.values())
 
 
 async def _why_refused(connection: AsyncConnection, job: JobRequest, spec: JobSpec) -> str:

@@ -1,100 +1,122 @@
-"""A line of an ignore file as a regular expression.
+"""A line of an ignore file as a regular expression that matches what Git matches.
 
-pathspec translates all but what stands in brackets: there it lets through what is no expression of
-Python, as `[z-a]`, knows no `[:alpha:]`, and lets a bracket match a slash.
+By `parse_path_pattern` and `match_pathname` in dir.c of Git, and by its wildmatch.c. To these
+everything is bytes: `?` and a bracket are one byte, and so a part of a letter such as `ä`.
 """
 
 import re
 
-from pathspec.patterns.gitignore.base import GitIgnorePatternError
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
-_ENDS = (("(?:(?P<ps_d>/)|$)", False), ("(?P<ps_d>/)", True))
-"""Ends of pathspec's expressions that also match what lies below a folder that a pattern names,
-and whether it has to be a folder. Here folders are tried themselves: an expression ends with the
-name."""
-_MARK = "\ud800"
-"""Stands for a bracket while pathspec translates the rest: no file has it, and no line."""
+_SPECIAL = re.compile(rb"[*?\[\\]")
 _CLASSES = {
-    "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": r"\ \t", "cntrl": r"\x00-\x1f\x7f",
-    "digit": "0-9", "graph": r"\x21-\x7e", "lower": "a-z", "print": r"\x20-\x7e",
-    "punct": r"\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7e", "space": r"\ \t\n\r", "upper": "A-Z",
-    "xdigit": "0-9a-fA-F",
+    b"alnum": b"a-zA-Z0-9", b"alpha": b"a-zA-Z", b"blank": rb"\ \t", b"cntrl": rb"\x00-\x1f\x7f",
+    b"digit": b"0-9", b"graph": rb"\x21-\x7e", b"lower": b"a-z", b"print": rb"\x20-\x7e",
+    b"punct": rb"\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7e", b"space": rb"\ \t\n\r", b"upper": b"A-Z",
+    b"xdigit": b"0-9a-fA-F",
 }  # fmt: skip
-_CLASS = re.compile(r"\[:([^\]]*):\]")
+_CLASS = re.compile(rb"\[:([^\]]*):\]")
+_ANY_FOLDERS = b"(?:.*/)?"
 
 
 class _NoPatternError(ValueError):
-    """A bracket that Git cannot read: the pattern matches nothing."""
+    """What Git cannot read: the pattern matches nothing."""
 
 
-def as_expression(line: str) -> tuple[bool, str, bool] | None:
+def as_expression(line: bytes) -> tuple[bool, bytes, bool] | None:
     """Return whether a pattern is one without `!`, an expression to match from the base on, and
-    whether it is of folders alone. None of a comment, and of what Git cannot read."""
+    whether it is of folders alone. None of a comment, and of what matches nothing."""
+    pattern = _without_spaces(line.partition(b"\0")[0])
+    if pattern.startswith(b"#"):
+        return None
+    negated = pattern.startswith(b"!")
+    pattern = pattern[negated:]
+    of_folders = pattern.endswith(b"/")
+    pattern = pattern[: len(pattern) - of_folders]
+    is_name = b"/" not in pattern
+    pattern = pattern.removeprefix(b"/")
+    if not pattern:
+        return None
+    # What comes before the first wildcard is compared by itself: `a**/b` is `a`, and then `**/b`.
+    special = _SPECIAL.search(pattern)
+    literal = pattern[: special.start()] if special else pattern
     try:
-        line, brackets = _without_brackets(line)
-        text, matched = GitIgnoreSpecPattern.pattern_to_regex(line)
-    except (GitIgnorePatternError, _NoPatternError):
+        rest = _expression(pattern[len(literal) :])
+    except _NoPatternError:
         return None
-    if text is None or matched is None:
-        return None
-    of_folders = False
-    for end, of_folder in _ENDS:
-        if text.endswith(end):
-            text, of_folders = text.removesuffix(end) + r"\Z", of_folder
-            break
-    in_order = iter(brackets)
-    text = re.sub(_MARK, lambda _: next(in_order, _MARK), text)
-    # Without `^` it is one of pathspec's short forms, which match anywhere.
-    return matched, text[1:] if text.startswith("^") else f".*{text}", of_folders
+    return not negated, (_ANY_FOLDERS if is_name else b"") + re.escape(literal) + rest, of_folders
 
 
-def _without_brackets(line: str) -> tuple[str, list[str]]:
-    """Return a line with a mark in the place of each bracket, and their expressions."""
-    rest = ""
-    brackets: list[str] = []
-    at = 0
-    while at < len(line):
-        if line[at] == "[":
-            found, at = _bracket(line, at + 1)
-            brackets.append(found)
-            rest += _MARK
-            continue
-        step = 2 if line[at] == "\\" else 1
-        rest += line[at : at + step]
-        at += step
-    return rest, brackets
+def _without_spaces(line: bytes) -> bytes:
+    """Return a line without the spaces at its end, of which none is behind a backslash."""
+    shorter = line.rstrip(b" ")
+    slashes = len(shorter) - len(shorter.rstrip(b"\\"))
+    return line[: len(shorter) + 1] if slashes % 2 else shorter
 
 
-def _bracket(line: str, at: int) -> tuple[str, int]:
-    """Return the expression of a bracket, and where what follows it begins: by wildmatch.c of Git.
+def _expression(pattern: bytes) -> bytes:
+    """Return the expression of a pattern up to its end, where names are divided by slashes."""
+    found, at = list[bytes](), 0
+    while at < len(pattern):
+        letter, at = pattern[at : at + 1], at + 1
+        if letter == b"*":
+            expression, at = _stars(pattern, at - 1)
+            if found[-1:] != [expression]:  # of more the second matches what is nothing
+                found.append(expression)
+        elif letter == b"?":
+            found.append(b"[^/]")
+        elif letter == b"[":
+            expression, at = _bracket(pattern, at)
+            found.append(expression)
+        else:
+            if letter == b"\\":
+                letter, at = _letter(pattern, at - 1)
+            found.append(re.escape(letter))
+    return b"".join(found) + rb"\Z"
+
+
+def _stars(pattern: bytes, at: int) -> tuple[bytes, int]:
+    """Return the expression of one star or more, and where what follows begins."""
+    end = at
+    while pattern[end : end + 1] == b"*":
+        end += 1
+    after = pattern[end : end + 2]
+    is_whole = (not at or pattern[at - 1 : at] == b"/") and (
+        not after or after.startswith(b"/") or after == rb"\/"
+    )
+    if end - at < 2 or not is_whole:
+        return b"[^/]*", end
+    return (_ANY_FOLDERS, end + 1) if after.startswith(b"/") else (b".*", end)
+
+
+def _bracket(line: bytes, at: int) -> tuple[bytes, int]:
+    """Return the expression of a bracket, and where what follows it begins.
 
     Raises _NoPatternError where it does not end, or names a class that there is not.
     """
-    negated = line.startswith(("!", "^"), at)
+    negated = line.startswith((b"!", b"^"), at)
     at += negated
     first = at
-    found = ""
-    before = ""  # what a range may begin with
-    while at == first or line[at : at + 1] != "]":
+    found = b""
+    before = b""  # what a range may begin with
+    while at == first or line[at : at + 1] != b"]":
         if named := _CLASS.match(line, at):
             if named[1] not in _CLASSES:
                 raise _NoPatternError(line)
             found += _CLASSES[named[1]]
-            before, at = "", named.end()
-        elif before and line[at : at + 1] == "-" and line[at + 1 : at + 2] not in ("", "]"):
+            before, at = b"", named.end()
+        elif before and line[at : at + 1] == b"-" and line[at + 1 : at + 2] not in (b"", b"]"):
             last, at = _letter(line, at + 1)
-            found += f"{re.escape(before)}-{re.escape(last)}" if before <= last else ""
-            before = ""
+            found += re.escape(before) + b"-" + re.escape(last) if before <= last else b""
+            before = b""
         else:
             before, at = _letter(line, at)
             found += re.escape(before)
-    inner = f"[{'^' if negated else ''}{found}]" if found else "[^/]" if negated else "(?!)"
-    return f"(?!/){inner}", at + 1
+    inner = b"[%b%b]" % (b"^" * negated, found) if found else b"[^/]" if negated else b"(?!)"
+    return b"(?!/)" + inner, at + 1
 
 
-def _letter(line: str, at: int) -> tuple[str, int]:
-    at += line[at : at + 1] == "\\"
-    if at >= len(line) or line[at] == "/":  # one with a slash pathspec would read as two names
+def _letter(line: bytes, at: int) -> tuple[bytes, int]:
+    """Return the byte at a place, or the one behind a backslash, and where what follows begins."""
+    at += line[at : at + 1] == b"\\"
+    if at >= len(line):
         raise _NoPatternError(line)
-    return line[at], at + 1
+    return line[at : at + 1], at + 1

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longshore.client.market_options import For, From, Provider, type_of, window_of
+from longshore.client.past_times import past_time
 from longshore.client.terminal import JSON, note, now, out, print_json, print_json_line, say, show
+from longshore.client.words import clock
 from longshore.models.market import InstanceType, NoQuote, Window
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from datetime import timedelta
+    from datetime import datetime
 
     from longshore.client.markets import ProviderState, Quote
     from longshore.models.market_memory import HistoryPoint, Quality
@@ -100,28 +102,24 @@ def history(
         str | None, typer.Option(help="E.g. 8xH100 (default: the first that is watched).")
     ] = None,
     since: Annotated[
-        str, typer.Option(metavar="DURATION", help="How far back, e.g. 24h or 7d.")
+        str,
+        typer.Option(metavar="TIME", help="Start: 7d for 7 days before now, or 14:05."),
     ] = "7d",
     provider: Provider = None,
     as_json: JSON = False,
 ) -> None:
     """Show prices over time, and how recommended limits have fared since."""
     from longshore.client.process import run
-    from longshore.models.units import parse_duration
 
-    wanted = type_of(instance_type)
-    try:
-        back = parse_duration(since)
-    except ValueError as error:
-        raise typer.BadParameter(f"--since: {error}") from None
-    points, quality = run(_past(wanted, back, provider))
+    wanted, begins = type_of(instance_type), past_time("--since", since)
+    points, quality = run(_past(wanted, begins, provider))
     if as_json:
         print_json({"points": points, "quality": quality})
         return
     if not points and not quality:
         note(
-            f"Nothing is known of {wanted} in the last {since}. The control worker looks at the "
-            "types of the setting market_watch while a market is configured."
+            f"Nothing is known of {wanted} since {clock(begins, now())}. The control worker "
+            "looks at the types of the setting market_watch while a market is configured."
         )
         return
     _show_past(points, quality)
@@ -219,17 +217,17 @@ async def _states() -> tuple[ProviderState, ...]:
 
 
 async def _past(
-    wanted: InstanceType, back: timedelta, provider: str | None
+    wanted: InstanceType, begins: datetime, provider: str | None
 ) -> tuple[tuple[HistoryPoint, ...], tuple[Quality, ...]]:
     from longshore.activities.database import Database
     from longshore.activities.markets.memory import MarketMemory
     from longshore.models.settings import Settings
 
     database = Database.for_people(Settings().resolve_database_url(), pool_size=2)
-    memory, until = MarketMemory(database), now()
+    memory = MarketMemory(database)
     try:
         name = str(wanted)
-        points = await memory.history(name, until - back, until, provider=provider, points=_POINTS)
-        return points, await memory.how_good(until - back, provider=provider, instance_type=name)
+        points = await memory.history(name, begins, now(), provider=provider, points=_POINTS)
+        return points, await memory.how_good(begins, provider=provider, instance_type=name)
     finally:
         await database.close()

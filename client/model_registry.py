@@ -3,7 +3,9 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.serving.examination import Examined, examine
 from longshore.activities.serving.model_room import model_in_full
@@ -25,6 +27,7 @@ from longshore.client.reading import Reading
 from longshore.client.user import user_name
 from longshore.models.errors import NotFoundError, RefusedError, SpecError, StoreError
 from longshore.models.model_registry import (
+    ModelFacts,
     ModelsEdit,
     ModelView,
     RegistryChange,
@@ -41,6 +44,22 @@ _UNREAD = ". With `memory` (--memory), which says what it needs, it is added unr
 
 class _Undone(Exception):
     """Ends a transaction without its changes; no error."""
+
+
+class LookedAt(NamedTuple):
+    """Models that may be stored."""
+
+    models: tuple[Examined, ...]
+    runtimes: dict[str, RuntimeView]
+    """By which they were looked at."""
+    warnings: tuple[str, ...]
+
+    async def store(self, connection: AsyncConnection) -> tuple[RegistryChange, ...]:
+        """Store them, and return what that changes. Raises RefusedError where a runtime is another
+        one by now."""
+        changes = await store_models(connection, self.models, user_name())
+        _refuse_others(self.runtimes, await load_runtimes(connection))
+        return changes
 
 
 class ModelReading(Reading):
@@ -86,12 +105,35 @@ class ModelControl(ModelReading):
         runtime that there is not, SpecError with all that is wrong, StoreError where a file cannot
         be read that has to be. Paths that begin with ./ are seen from the current folder.
         """
+        looked_at = await self._look_at(models, verify=verify, told=told)
+        edit = ModelsEdit(warnings=looked_at.warnings)
+        try:
+            async with self._db().transaction() as connection:
+                changes = await looked_at.store(connection)
+                views = [await load_model(connection, each.name) for each in models]
+                more = {"changes": changes, "models": tuple(views)}
+                edit = edit.model_copy(update=more)
+                if dry_run:
+                    raise _Undone
+        except _Undone:
+            pass
+        return edit
+
+    async def _look_at(
+        self,
+        models: Sequence[ModelSpec],
+        *,
+        verify: bool = False,
+        told: Callable[[int, int], None] | None = None,
+    ) -> "LookedAt":
+        """Look at models that are to be stored. Raises what `add_models` raises."""
         models = [each.seen_from(Path()) for each in models]
         if wrong := _beyond("model", models):
             raise SpecError("models", wrong)
         async with self._db().snapshot() as connection:
             runtimes = await load_runtimes(connection)
             nodes = await load_gpus(connection)
+            stored = {each.spec.name: each for each in await load_models(connection)}
         used: dict[str, RuntimeView] = {}
         for each in models:
             try:
@@ -103,8 +145,10 @@ class ModelControl(ModelReading):
         warnings: list[str] = []
         for each in models:
             runtime = used[each.runtime].runtime
+            before = stored.get(each.name)
+            known = before.facts if before and before.spec.source == each.source else None
             try:
-                seen = await examined(each, runtime, verify=verify, told=told)
+                seen = await examined(each, runtime, verify=verify, told=told, known=known)
             except StoreError as error:
                 unread = "" if each.memory is not None else _UNREAD
                 raise StoreError(f"model {each.name}: source: {error}{unread}") from error
@@ -114,19 +158,7 @@ class ModelControl(ModelReading):
             found.append(seen)
         if problems:
             raise SpecError("models", tuple(problems))
-        edit = ModelsEdit(warnings=tuple(warnings))
-        try:
-            async with self._db().transaction() as connection:
-                changes = await store_models(connection, found, user_name())
-                _refuse_others(used, await load_runtimes(connection))
-                stored = [await load_model(connection, each.name) for each in models]
-                more = {"changes": changes, "models": tuple(stored)}
-                edit = edit.model_copy(update=more)
-                if dry_run:
-                    raise _Undone
-        except _Undone:
-            pass
-        return edit
+        return LookedAt(tuple(found), used, tuple(warnings))
 
     async def remove_model(self, name: str) -> RegistryChange:
         """Remove a model. Raises NotFoundError, RefusedError where something uses it."""
@@ -167,6 +199,7 @@ async def examined(
     *,
     verify: bool = False,
     told: Callable[[int, int], None] | None = None,
+    known: ModelFacts | None = None,
 ) -> Examined:
     """Examine a model in a thread, which ends soon where nobody waits for it any more."""
     given_up = False
@@ -178,7 +211,9 @@ async def examined(
             told(read, of)
 
     try:
-        return await asyncio.to_thread(examine, spec, runtime, verify=verify, told=hear)
+        return await asyncio.to_thread(
+            examine, spec, runtime, verify=verify, told=hear, known=known
+        )
     except asyncio.CancelledError:
         given_up = True
         raise

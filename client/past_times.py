@@ -13,7 +13,14 @@ from longshore.models.visible import shown
 
 def past_time(option: str, text: str) -> datetime:
     """Return the time of ``10m`` (ago), ``14:05`` or ``9:05`` (the last one) or a date with its
-    time; the zone of this machine counts where none is given. Raises BadParameter."""
+    time; the zone of this machine counts where none is given. Raises BadParameter, also for a
+    number alone: whoever writes 3 may mean hours or days, and hardly seconds."""
+    text = text.strip()
+    if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
+        raise typer.BadParameter(
+            f"{option} {shown(text)}: has no unit; say {text}s, {text}m, {text}h or {text}d, or a "
+            "time such as 14:05"
+        )
     if clock := re.fullmatch(r"(\d+)(:\d\d(?::\d\d)?)", text, re.ASCII):  # no H:MM of a duration
         try:
             at = time.fromisoformat(f"{clock[1]:0>2}{clock[2]}")

@@ -1,17 +1,17 @@
 """The command that shows who waits in a pool, and in which order."""
 
-from datetime import timedelta
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from longshore.client.calls import call
+from longshore.client.past_times import past_time
 from longshore.client.queue_view import errors_table, legends, queue_table
 from longshore.client.terminal import JSON, LIMIT, Text, note, now, out, print_json, show
 from longshore.client.words import SIMULATED
 from longshore.models.packing import QueueOrder
 from longshore.models.text import count, span
-from longshore.models.units import parse_duration
 
 
 def register(app: typer.Typer) -> None:
@@ -29,14 +29,15 @@ def queue(
         typer.Option("--estimates", help="Show the errors of past start estimates."),
     ] = False,
     since: Annotated[
-        str, typer.Option(metavar="DURATION", help="With --estimates: look this far back.")
+        str,
+        typer.Option(metavar="TIME", help="With --estimates: the last 7d, or from 14:05 on."),
     ] = "1d",
     limit: LIMIT = 50,
     as_json: JSON = False,
 ) -> None:
     """List the waiting jobs of a pool, in the order of its next cycle."""
     if estimates:
-        return _show_estimates(pool, _over(since), as_json=as_json)
+        return _show_estimates(pool, past_time("--since", since), as_json=as_json)
     found = call(lambda api: api.queue(pool))
     if as_json:
         return print_json(found)
@@ -58,7 +59,8 @@ def queue(
     return None
 
 
-def _show_estimates(pool: str, over: timedelta, *, as_json: bool) -> None:
+def _show_estimates(pool: str, begins: datetime, *, as_json: bool) -> None:
+    over = now() - begins
     found = call(lambda api: api.start_errors(pool, over))
     if as_json:
         return print_json(found)
@@ -68,10 +70,3 @@ def _show_estimates(pool: str, over: timedelta, *, as_json: bool) -> None:
         note(f"The GPUs of pool {pool} are {SIMULATED}.")
     show(errors_table(found.rows))
     return None
-
-
-def _over(text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"--since: {error}") from None

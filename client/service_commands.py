@@ -7,6 +7,7 @@ import typer
 
 from longshore.client.calls import call
 from longshore.client.model_view import change_line
+from longshore.client.serve_view import say_preview
 from longshore.client.service_readiness import all_ready, is_settled, say_endpoints, until_ready
 from longshore.client.service_view import (
     headline,
@@ -42,6 +43,13 @@ NAME = Annotated[str, typer.Argument(metavar="NAME", help="The service.")]
 NO_WAIT = Annotated[
     bool, typer.Option("--no-wait", help="Return at once, and not when all replicas are ready.")
 ]
+DRY_RUN = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Say what would be changed, placed where, for how much, and stopped; change nothing.",
+    ),
+]
 rollout_app = typer.Typer(help="See how an update goes on, or undo it.", no_args_is_help=True)
 
 
@@ -58,6 +66,7 @@ def serve(
         str, typer.Argument(metavar="FILE", help="Service file (YAML or JSON); - reads stdin.")
     ],
     no_wait: NO_WAIT = False,
+    dry_run: DRY_RUN = False,
     as_json: JSON = False,
 ) -> None:
     """Serve models: start services, or change those that are there, one replica after the other.
@@ -65,11 +74,15 @@ def serve(
     The file has `services`, and may have `models` to add first.
     """
     asked = _services_in(file)
+    folder = Path() if file == "-" else Path(file).parent
+    models = [each.seen_from(folder) for each in asked.models]
+    if dry_run:
+        found = call(lambda api: api.serve_preview(asked.services, models))
+        return print_json(found) if as_json else say_preview(found)
 
     async def apply(api: "Longshore") -> list[ServiceView]:
-        if asked.models:
-            folder = Path() if file == "-" else Path(file).parent
-            edit = await api.add_models([each.seen_from(folder) for each in asked.models])
+        if models:
+            edit = await api.add_models(models)
             for each in edit.warnings:
                 warn(each)
             for change in () if as_json else edit.changes:
@@ -89,10 +102,10 @@ def serve(
             return [await api.service(name) for name in begun]
         return await all_ready(api, begun, quiet=as_json)
 
-    found = call(apply)
+    served = call(apply)
     if as_json:
-        return print_json(found)
-    for each in found if no_wait else ():
+        return print_json(served)
+    for each in served if no_wait else ():
         if is_settled(each):
             say_endpoints(each)
         else:

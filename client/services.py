@@ -48,7 +48,7 @@ def _no_engine(name: str, there: Sequence[ReplicaView]) -> str:
     return f"{shown(name)} is a service, and evict takes the id of one engine: {engines}"
 
 
-def _as_undone(model: str, revision: int, of_model: int) -> tuple[str, ...]:
+def as_undone(model: str, revision: int, of_model: int) -> tuple[str, ...]:
     """Return what to say of a model that a revision had which was undone; 0 for none."""
     if not revision:
         return ()
@@ -118,7 +118,7 @@ class ServiceControl(ServiceReading):
                     connection, each.spec, each.engine, each.model_revision, each.sizes
                 )
                 alike = await undone_alike(connection, name, revisions[name])
-                undone[name] = _as_undone(each.spec.model, *alike)
+                undone[name] = as_undone(each.spec.model, *alike)
         for spec in specs:
             await Signals(self.temporal).begin_service(spec.name, spec)
         return [

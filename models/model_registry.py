@@ -1,8 +1,8 @@
 """Models and runtimes as they are stored: what was said of them, what their files say, and who
 changed them when."""
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
 
 from pydantic import Field, model_validator
 
@@ -28,13 +28,18 @@ class ModelFacts(Frozen):
     """KV heads; as many as heads where the files do not say."""
     context: int | None = None
     """Tokens of the longest text that it was trained on; None where the files do not say."""
-    # A version before these two refuses them.
+    # A version before these three refuses them.
     files: str = Field(default="", exclude_if=lambda digest: not digest)
     """A digest of pieces of the files: others of the same shape have another. Empty of a model
     that a version before this stored, and that has not changed since, and of one whose files could
     never be read so."""
     files_since: int = Field(default=0, exclude_if=lambda revision: not revision)
-    """The revision of the model with which its files became others; 0 where they never did."""
+    """The revision of the model with which its files, or those of an adapter, became others; 0
+    where they never did."""
+    adapter_files: dict[Name, str] = Field(
+        default_factory=dict[str, str], exclude_if=lambda digests: not any(digests.values())
+    )
+    """A digest like `files` of each LoRA adapter; empty of one that was not read."""
 
     @classmethod
     def as_known(cls, stored: object) -> Self:
@@ -47,15 +52,30 @@ class ModelFacts(Frozen):
         Where the files were not read now, what was known of them stays: others would not be seen
         later, when they are read again.
         """
+        of_adapters = {
+            name: digest or before.adapter_files.get(name, "")
+            for name, digest in self.adapter_files.items()
+        }
+        since = revision if self.others_than(before) else before.files_since
         files = self.files or before.files
-        since = revision if before.files not in ("", files) else before.files_since
-        return self.model_copy(update={"files": files, "files_since": since})
+        more = {"files": files, "files_since": since, "adapter_files": of_adapters}
+        return self.model_copy(update=more)
 
-    def says_what(self, other: "ModelFacts") -> bool:
-        """Whether files with these facts are those with the others, as far as both know."""
-        if self.files and other.files:
-            return self == other
-        return self.model_copy(update={"files": other.files}) == other
+    def others_than(self, before: "ModelFacts") -> tuple[str, ...]:
+        """Return, in words, which files are others than before, as far as both know them."""
+        return tuple(self._others_than(before))
+
+    def _others_than(self, before: "ModelFacts") -> Iterator[str]:
+        if self.files and before.files not in ("", self.files):
+            yield "its files"
+        for name, digest in self.adapter_files.items():
+            if digest and before.adapter_files.get(name, "") not in ("", digest):
+                yield f"those of the adapter {name}"
+
+    def is_shaped_as(self, other: "ModelFacts") -> bool:
+        """Whether the headers of files with these facts say what those with the others do."""
+        unsaid: dict[str, Any] = {"files": "", "files_since": 0, "adapter_files": {}}
+        return self.model_copy(update=unsaid) == other.model_copy(update=unsaid)
 
 
 class SizeView(Frozen):

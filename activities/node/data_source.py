@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from longshore.activities.node.index_pages import index_pages
 from longshore.activities.own_link import is_own_link
 from longshore.activities.storage import connect, is_local, speaking, why_away
 from longshore.models.addresses import without_secrets
@@ -122,6 +123,8 @@ class DataSource:
         options = {"client_kwargs": {"timeout": _limits()}} if self._is_http else {}
         try:
             self._fs, self._root = connect(url, **options)
+            if self._is_http:
+                self._fs = index_pages()(use_listings_cache=False, **options)
         except StoreError as error:
             raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
         self.local = Path(os.path.realpath(self._root)) if is_local(self._fs) else None
@@ -130,7 +133,7 @@ class DataSource:
     def overlaps(self, store: str) -> bool:
         """Return whether a store lies in this source, or the source in it. Raises StoreError."""
         fs, root = connect(store)
-        if type(fs) is not type(self._fs):
+        if not isinstance(self._fs, type(fs)):
             return False
         ours, theirs = self._root, root
         if is_local(fs):

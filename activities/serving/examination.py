@@ -4,17 +4,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from longshore.activities.serving.model_facts import (
+    ReadAdapter,
     ReadModel,
     Told,
-    adapter_size,
     digest_of,
     path_of,
     place_of,
+    read_adapter,
+    read_adapter_folder,
     read_files,
     size_of,
 )
 from longshore.activities.serving.model_files import is_here
-from longshore.activities.serving.model_folder import ENDING, has_adapter, is_folder
+from longshore.activities.serving.model_folder import ENDING, is_folder
 from longshore.models.errors import (
     DamagedError,
     NotFoundError,
@@ -67,14 +69,20 @@ class Examined:
 
 
 def examine(
-    spec: ModelSpec, runtime: Runtime, *, verify: bool = False, told: Told | None = None
+    spec: ModelSpec,
+    runtime: Runtime,
+    *,
+    verify: bool = False,
+    told: Told | None = None,
+    known: ModelFacts | None = None,
 ) -> Examined:
     """Look at the files of a model as its runtime wants them.
 
     With `verify` the digest of a file behind a URL is looked at too; `told` hears how far that
-    is. Blocks. Raises StoreError where a file cannot be read that has to be.
+    is. What is `known` of the files at this source stays where they are away now. Blocks. Raises
+    StoreError where a file cannot be read that has to be.
     """
-    return _Examination(spec, runtime, verify, told or (lambda read, of: None)).done()
+    return _Examination(spec, runtime, verify, told or (lambda read, of: None), known).done()
 
 
 @dataclass
@@ -83,6 +91,7 @@ class _Examination:
     runtime: Runtime
     verify: bool
     told: Told
+    known: ModelFacts | None
     problems: list[str] = field(default_factory=list[str])
     warnings: list[str] = field(default_factory=list[str])
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
@@ -96,15 +105,18 @@ class _Examination:
         if self.spec.concurrency is None:
             said = {"concurrency": self.runtime.concurrency}
             self.spec = self.spec.model_copy(update=said)
-        facts = self._facts()
-        context = facts.memory.serving.context if facts else serving_of(self.spec).context
+        read = self._facts()
+        facts = read or self.known
+        context = serving_of(self.spec).context
+        if self.spec.context is None and facts is not None:
+            context = min(context, facts.context or context)
         self.spec = self.spec.model_copy(update={"context": context})
         if not self.problems:
             self._check_digest()
             facts = self._with_adapters(facts)
             self._check_gpus(facts)
             self._check_cache_type()
-            self._check_memory(facts)
+            self._check_memory(facts if read else None)
             self.warnings += _without_place(asked, self.runtime)
         return Examined(self.spec, facts, tuple(self.problems), tuple(self.warnings))
 
@@ -191,15 +203,18 @@ class _Examination:
                 f"adapters: the runtime {self.runtime.name} takes none (its adapter is empty)"
             )
             return facts
-        size = sum(self._adapters(facts.memory.architecture if facts else ""))
-        if facts is None or not size:
-            return facts
-        memory = facts.memory
-        more = {"adapters": size, "total": memory.total + size}
-        return facts.model_copy(update={"memory": memory.model_copy(update=more)})
+        read = dict(self._adapters(facts.memory.architecture if facts else ""))
+        if facts is None:
+            return None
+        memory, size = facts.memory, sum(each.size for each in read.values())
+        if size or not self.spec.adapters:
+            more = {"adapters": size, "total": memory.total - memory.adapters + size}
+            memory = memory.model_copy(update=more)
+        files = {name: read[name].files if name in read else "" for name in self.spec.adapters}
+        return facts.model_copy(update={"memory": memory, "adapter_files": files})
 
-    def _adapters(self, architecture: str) -> Iterator[int]:
-        """Yield the bytes of each adapter that can be looked at."""
+    def _adapters(self, architecture: str) -> Iterator[tuple[str, ReadAdapter]]:
+        """Yield what each adapter says that can be looked at, with its name."""
         for name, source in self.spec.adapters.items():
             place, path = place_of(source), path_of(source)
             if path is not None and not is_here(path):
@@ -209,11 +224,9 @@ class _Examination:
                 continue
             try:
                 if self.runtime.memory is MemoryRule.HEADER or place.endswith(".gguf"):
-                    yield adapter_size(source, architecture, self.shapes)
-                elif is_folder(place) and not has_adapter(place):
-                    self.problems.append(
-                        f"adapters.{name}: {source} is a folder without adapter_config.json"
-                    )
+                    yield name, read_adapter(source, architecture, self.shapes)
+                elif is_folder(place):
+                    yield name, read_adapter_folder(source)
             except StoreError as error:
                 self.warnings.append(f"adapters.{name}: it was not looked at: {error}")
             except _WRONG as error:

@@ -18,6 +18,7 @@ from longshore.activities.serving.model_files import (
 from longshore.activities.serving.model_folder import (
     ENDING,
     files_in_folder,
+    files_of_adapter,
     is_folder,
     read_file,
     read_folder,
@@ -80,15 +81,30 @@ class ReadModel:
         )  # fmt: skip
 
     def _sampled(self) -> str:
-        # Some servers give a file from its beginning alone.
-        with suppress(StoreError, NotFoundError):
-            return sampled(*self.files()) if self.files else ""
-        return ""
+        return _digest_of_samples(*self.files()) if self.files else ""
 
     def served(self, serving: Serving, *, context_is_said: bool) -> Serving:
         if context_is_said or self.context is None or self.context >= serving.context:
             return serving
         return serving.model_copy(update={"context": self.context})
+
+
+@dataclass(frozen=True)
+class ReadAdapter:
+    """What the files of a LoRA adapter say."""
+
+    size: int
+    """Bytes of its weights; 0 where they are not known."""
+    files: str
+    """A digest as `ModelFacts.adapter_files` has it."""
+
+
+def _digest_of_samples(fs: Any, paths: Sequence[str]) -> str:
+    """Return a digest of pieces of files; empty where they cannot be read so."""
+    # Some servers give a file from its beginning alone.
+    with suppress(StoreError, NotFoundError):
+        return sampled(fs, paths)
+    return ""
 
 
 def read_files(source: str) -> ReadModel:
@@ -142,8 +158,16 @@ def _number(header: GGUFHeader, key: str) -> int:
     return found if type(found) is int and 0 < found < 2**31 else 0
 
 
-def adapter_size(source: str, architecture: str, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the bytes of the weights of a LoRA adapter in a GGUF file.
+def read_adapter_folder(source: str) -> ReadAdapter:
+    """Read what tells an adapter in a folder, as vLLM takes it, from others. Blocks. Raises
+    DamagedError where there is none, and StoreError."""
+    return ReadAdapter(0, _digest_of_samples(*files_of_adapter(place_of(source))))
+
+
+def read_adapter(
+    source: str, architecture: str, shapes: Mapping[str, tuple[int, ...]]
+) -> ReadAdapter:
+    """Read a LoRA adapter in a GGUF file.
 
     `shapes` are those of the model's tensors; without any they are not looked at. Blocks. Raises
     DamagedError where it is no adapter, or one for another model, and else what `read_files`
@@ -163,7 +187,8 @@ def adapter_size(source: str, architecture: str, shapes: Mapping[str, tuple[int,
         )
     if shapes and (why := why_unfit({each.name: each.shape for each in header.tensors}, shapes)):
         raise DamagedError(f"{header.files[0]} is an adapter for another model: {why}")
-    return sum(tensor.size for tensor in header.tensors)
+    size = sum(tensor.size for tensor in header.tensors)
+    return ReadAdapter(size, _digest_of_samples(*files_in(place_of(source))))
 
 
 def _says(header: GGUFHeader, key: str) -> str:

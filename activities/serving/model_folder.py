@@ -23,6 +23,8 @@ from longshore.models.visible import shown
 
 CONFIG = "config.json"
 _ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER = "adapter_"
+"""How files of an adapter begin in its folder, as PEFT writes them."""
 ENDING = ".safetensors"
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors", re.ASCII | re.DOTALL)
 _LEFT_OUT = ("consolidated", "adapter_model")
@@ -46,11 +48,18 @@ def is_folder(url: str) -> bool:
         return bool(fs.isdir(path))
 
 
-def has_adapter(url: str) -> bool:
-    """Return whether a folder has an adapter, as PEFT writes it. Blocks. Raises StoreError."""
+def files_of_adapter(url: str) -> tuple[Any, list[str]]:
+    """Return the file system of an adapter in a folder and its files. Blocks. Raises
+    NotSafetensorsError where it has none, and StoreError."""
     fs, path = connect_model(url)
-    with speaking("adapter", url, "looked for"):
-        return bool(fs.exists(posixpath.join(path, _ADAPTER_CONFIG)))
+    with speaking("adapter", url, "listed"):
+        entries = cast("list[dict[str, Any]]", fs.ls(path, detail=True))
+    found = [str(each["name"]) for each in entries if each["type"] == "file"]
+    names = sorted(map(posixpath.basename, found))
+    if _ADAPTER_CONFIG not in names:
+        raise NotSafetensorsError(f"{shown(url)} is a folder without {_ADAPTER_CONFIG}")
+    files = [each for each in names if each.startswith(_ADAPTER)][:_MOST_FILES]
+    return fs, [posixpath.join(path, each) for each in files]
 
 
 def read_folder(url: str) -> SafetensorsModel:

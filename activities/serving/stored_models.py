@@ -233,17 +233,18 @@ def _model_differences(row: RowMapping, wanted: Examined) -> tuple[str, ...]:
     found = tuple(_differences(before.spec, wanted.spec))
     if found or _same(before.facts, wanted.facts):
         return found
-    if before.facts and wanted.facts:
-        of_files = {"files": before.facts.files, "files_since": before.facts.files_since}
-        if wanted.facts.model_copy(update=of_files) == before.facts:
-            return ("its files, which are others of the same shape",)
+    if before.facts and wanted.facts and wanted.facts.is_shaped_as(before.facts):
+        others = wanted.facts.others_than(before.facts)
+        return (f"{listed(others, len(others))}, which are others of the same shape",)
     was, now = memory_of(before.spec, before.facts), memory_of(wanted.spec, wanted.facts)
     sizes = f": {format_bytes(was)} to {format_bytes(now)}" if was != now else ""
     return (f"what its files say{sizes}",)
 
 
 def _same(before: ModelFacts | None, after: ModelFacts | None) -> bool:
-    return before.says_what(after) if before and after else before is after
+    if before is None or after is None:
+        return before is after
+    return after.is_shaped_as(before) and not after.others_than(before)
 
 
 def _differences(before: BaseModel, after: BaseModel) -> list[str]:

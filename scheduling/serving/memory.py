@@ -131,6 +131,12 @@ def padded(cells: int) -> int:
     return -(-cells // _PAD) * _PAD
 
 
+def _batch(serving: Serving) -> int:
+    """Return how many tokens are computed at a time: llama.cpp takes no more than all requests
+    have room for (src/llama-context.cpp, `n_batch`)."""
+    return min(serving.batch, padded(serving.context) * serving.concurrency)
+
+
 def _cells_of(shape: Shape, layer: int, serving: Serving) -> int:
     """Return the cells that a layer keeps for one request."""
     cells = padded(serving.context)
@@ -230,7 +236,7 @@ def _compute(shape: Shape, serving: Serving) -> int:
     # Weights in blocks are multiplied by numbers in blocks, which are made beside the others.
     copies = 2 * max(inner, width, heads * shape.key)
     # As many tokens of each request are computed: a batch is filled up to a multiple of requests.
-    tokens = serving.batch + serving.concurrency - 1
+    tokens = _batch(serving) + serving.concurrency - 1
     return tokens * (each * _FLOAT + mask + copies) + states + answers + copied + _FIXED
 
 

@@ -162,6 +162,19 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
     )  # fmt: skip
 
 
+def in_the_end(facts: ServiceFacts, now: datetime) -> ServicePlan:
+    """Return which replicas are started and stopped until all are as wanted, where none fails and
+    all find room: a plan is the next step to that."""
+    if facts.removing:
+        return ServicePlan(stop=_all(facts, "the service is removed"))
+    live = [each for each in facts.replicas if not each.stopping]
+    going = {each.job_id: why for each in live if (why := _why_replaced(facts, each, now))}
+    staying = [each for each in live if each.job_id not in going]
+    replaced = (Stop(job_id, why) for job_id, why in going.items())
+    start = max(facts.wanted - len(staying), 0)
+    return ServicePlan(start=start, stop=(*_surplus(facts, staying), *replaced))
+
+
 def stages_in_words(wanted: int, stages: Iterable[EngineStage | None], again: int) -> str:
     """Return ``of 3 replicas: 1 without a GPU, 1 loading``; empty where all are ready.
 

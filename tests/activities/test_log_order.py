@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -103,6 +104,46 @@ def test_long_logs_are_read_from_near_their_end(tmp_path: Path) -> None:
     spool.write("stdout", b"more\n")
     spool.ship()
     assert joined(output.all_of_it()) == [("stdout", b"more\n")]
+
+
+@pytest.mark.parametrize("before", [b"", b"begins\n"], ids=["alone", "behind-a-line"])
+@pytest.mark.parametrize("looks", [True, False])
+def test_of_a_long_bar_the_end_alone_is_read(
+    tmp_path: Path, before: bytes, *, looks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bar writes 100 MB a day."""
+    spool = Spool(str(tmp_path))
+    spool.write("stdout", before)
+    for first in range(0, 300_000, 3_000):
+        bar = b"".join(b"\r%99d" % number for number in range(first, first + 3_000))
+        spool.write("stdout", bar)
+    if not looks:  # as of an agent of an older version
+        spool.written["times"] = b""
+    spool.ship()
+    read = list[int]()
+    whole = spool.store.read
+
+    def counted(*args: Any, **more: Any) -> Any:
+        found = whole(*args, **more)
+        read.append(len(found.data))
+        return found
+
+    monkeypatch.setattr(spool.store, "read", counted)
+    output = spool.output()
+    ((stream, shown),) = [(each.stream, each.data) for each in output.last(5)]
+    assert stream == "stdout"
+    assert shown.endswith(b"299998\r%99d" % 299_999)
+    assert (len(shown) < 70_000, sum(read) < 2**24) == (True, True)
+    spool.write("stdout", b"\n")
+    spool.ship()
+    assert joined(output.all_of_it()) == [("stdout", b"\n")]
+
+
+def test_a_long_line_that_is_no_bar_is_shown_whole(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    spool.write("stdout", b"one\n" + b"x" * 6_000_000 + b"\n")
+    spool.ship()
+    assert [len(line) for _, line in joined(spool.output().last(2))] == [4, 6_000_001]
 
 
 def test_what_was_there_before_a_time_is_left_out(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from longshore.activities.node import data_cache
 from longshore.activities.node.data_source import DataSource
+from longshore.activities.node.index_pages import links_below
 from longshore.models.errors import StoreError
 from tests.agent.conftest import LocalNode
 from tests.support.served import Served, serving
@@ -27,13 +28,30 @@ def paths_of(url: str) -> list[str]:
 
 async def test_files_of_an_index_page_have_their_own_names(served: Served):
     names = ["a b.csv", "c#1?.csv", "d%20.csv", "e+f.csv", "f\u00fc.csv", "val x/g h.csv"]
+    names += ["a&b.csv", "a&amp;b.csv", "&copy.csv", "q\"'.csv", "x&y/z&lt;.csv"]
     (served.folder / "val x").mkdir()
+    (served.folder / "x&y").mkdir()
     for name in names:
         (served.folder / name).write_text(name)
     source = DataSource(served.url)
     listing = source.look()
     assert [file.path for file in listing.files] == sorted(names)
     assert [b"".join(source.read(file)).decode() for file in listing.files] == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("link", "path"),
+    [
+        ("x&amp;y.csv", "x&amp;y.csv"),
+        ("/a&amp;b/c.csv", "c.csv"), ("//h/a&amp;b/c.csv", "c.csv"),
+        ("https://h/a&b/c.csv", "c.csv"), ("./c/", "c/"), ("c%26.csv", "c%26.csv"),
+        ("../", ""), ("/a&amp;bc/x", ""), ("/", ""), ("http://other/a&amp;b/c", ""), ("", ""),
+        ("http://[", ""),
+    ],
+)  # fmt: skip
+def test_links_are_read_as_browsers_read_them(link: str, path: str):
+    found = links_below(f"<p>http://h/a&amp;b/text</p><A HREF='{link}'>x</A>", "http://h/a&b")
+    assert found == ([f"http://h/a&b/{path.replace('&amp;', '&')}"] if path else [])
 
 
 async def test_the_digest_of_a_file_with_a_space_is_checked(

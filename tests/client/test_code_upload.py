@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from longshore.activities.artifacts.rows import sweep_artifacts
+from longshore.activities.artifacts.rows import _LOCK, sweep_artifacts
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.database import Database
 from longshore.client import code_cache, code_upload
 from longshore.client.code_cache import CodeCache
 from longshore.client.code_files import FoundFiles, find_files
 from longshore.client.code_upload import Uploaded, UploadTo, upload
-from longshore.models.errors import DamagedError, SpecError, StoreError
+from longshore.models.errors import DamagedError, LockedError, SpecError, StoreError
 from longshore.models.snapshot import Snapshot
 from longshore.scheduling import code_packs
 
@@ -221,6 +221,45 @@ async def test_equal_uploads_at_once_leave_one_snapshot_that_is_whole(place: Pla
         await connection.execute(text("UPDATE artifact_objects SET leased_until = now()"))
     await sweep_artifacts(place.database, place.store, timedelta(0))
     assert place.contents(uploads[0]) == files
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_a_slow_submit_of_another_machine_is_waited_for_and_not_without_end(
+    place: Place, database_url: str, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """The other one is just writing the snapshot of the same folder, longer than a look waits."""
+    monkeypatch.setattr(code_upload, "_LOCKED_TRIES", 3)
+    files = some_files(5)
+    place.write(files)
+    found = replace(find_files(place.folder), commit=None, changed=False)
+    digest = (await place.upload(tenant="other")).code.snapshot
+    hasty = Database(database_url, patience=timedelta(milliseconds=100))
+    said, let_go = list[str](), asyncio.Event()
+
+    def heard(words: str) -> None:
+        said.append(words)
+        let_go.set()
+
+    async def another_machine() -> None:
+        async with place.database.transaction() as connection:
+            await connection.execute(text(_LOCK), {"tenant": "default", "digest": digest})
+            locked.set()
+            await (let_go if ends else over).wait()
+
+    locked, over = asyncio.Event(), asyncio.Event()
+    other = asyncio.create_task(another_machine())
+    await locked.wait()
+    with CodeCache(place.root / "cache.sqlite") as cache:
+        to = UploadTo(hasty, place.store, "default", cache)
+        if ends:
+            assert place.contents(await upload(place.folder, found, to, waits=heard)) == files
+        else:
+            with pytest.raises(LockedError):
+                await upload(place.folder, found, to, waits=heard)
+    over.set()
+    await other
+    await hasty.close()
+    assert said == ["Waiting for a submit on another machine, which stores the same code"]
 
 
 async def test_what_was_swept_is_sent_again_under_other_names(place: Place) -> None:

@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 from longshore.client.code_walk import walk
 from tests.support.searches import examples
 
-NAMES = ("a", "b", "ab", "b.txt", "a.log", "#a", "!b", "a b", "a*", "ä", "a-b", "a]")
-# Left out is where pathspec differs from Git: `**/` at the end of a longer pattern, brackets that
-# hold a slash, `!/`, a tab at the end of a line, `?` and brackets for a letter of several bytes
-# (to Git they are as many), and `a**/b` (Git reads `a`, and then `**/b`).
+NAMES = ("a", "b", "ab", "b.txt", "a.log", "#a", "!b", "a b", "a*", "ä", "a-b", "a]", "a ", "a\t")
 SEGMENTS = (
     *("a", "b", "ab", "b.txt", "a.log", "\\#a", "\\!b", "a b", "a\\*", "ä"),
     *("*", "?.*", "a*", "*b", "*.txt", "?b", "[ab]", "[a-b].*", "[!a]*", "\\a", "**b"),
@@ -40,6 +37,8 @@ SEGMENTS = (
         "[[:a]b",
         "[a:-b]*",
     ),
+    *("[a/]b", "a[/]b", "[!/]b", "a**", "**a", "b**.txt", "?*", "[ä]", "[!b]", "[ä-ö]*", "??"),
+    *("\\", "a\\/b", "a*\\/b", "**\\/b", "*?", "***", "a\t", "[a-/]b", "[\\/]", "\\**"),
 )
 
 
@@ -61,14 +60,12 @@ def patterns(draw: st.DrawFn) -> str:
         at = {"first": 0, "middle": 1, "last": len(segments)}[deep]
         segments.insert(at, "**")
     before = draw(st.sampled_from(("", "", "", "/", "!", "!", "!/")))
-    closed = "" if segments[-1] == "**" else draw(st.sampled_from(("", "", "/")))
-    return before + "/".join(segments) + closed + draw(st.sampled_from(("", "", " ", "\r")))
+    ends = st.sampled_from(("", "", " ", "\r", "\t", " \t", "\\ ", "\\  ", "\\\\ "))
+    return before + "/".join(segments) + draw(st.sampled_from(("", "", "/"))) + draw(ends)
 
 
-lines = st.lists(
-    st.one_of(patterns(), patterns(), st.sampled_from(("", "# *", "!", "/", "[a", "**/"))),
-    max_size=6,
-)  # fmt: skip
+odd = ("", "# *", "!", "/", "[a", "**/", "!/", "//", " ", "a**/b")
+lines = st.lists(st.one_of(patterns(), patterns(), st.sampled_from(odd)), max_size=6)
 paths = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map("/".join)
 trees = st.fixed_dictionaries(
     {
@@ -126,7 +123,7 @@ def test_it_takes_what_git_would_track(tree: dict) -> None:
     [
         ("*[_-.]*", ""), ("[z-a]", ""), ("[z-ab]", "b"), ("[[:alpha:]]", "ab"), ("[[:odd:]]", ""),
         ("[[:space:]]*", ""), ("build[!_]*", ""), ("build[.-0]xy", ""), ("[!a-b]", "5"),
-        ("[[:digit:]b]", "b5"), ("[a", ""), ("[a/b]", ""),
+        ("[[:digit:]b]", "b5"), ("[a", ""), ("[a/b]", "ab"), ("[/]", ""),
     ],
 )  # fmt: skip
 def test_brackets_are_read_as_git_reads_them(tmp_path: Path, pattern: str, ignored: str) -> None:

@@ -178,7 +178,7 @@ async def test_history_shows_prices_and_how_limits_fared(
     monkeypatch.setenv("LONGSHORE_DATABASE_URL", database_url)
     nothing_yet = await asyncio.to_thread(cli, "market", "history")
     assert (nothing_yet.code, nothing_yet.out) == (0, "")
-    assert nothing_yet.err.startswith("Nothing is known of 8xH100 in the last 7d.")
+    assert nothing_yet.err.startswith("Nothing is known of 8xH100 since ")
 
     async def fill(memory: MarketMemory) -> None:
         moments = every(timedelta(minutes=10), datetime.now(UTC), 3)

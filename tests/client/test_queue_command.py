@@ -63,7 +63,9 @@ async def test_it_lists_who_waits_in_order_with_what_ranks_are_made_of(
         0, f"No job of pool {pool} was told a start in 1d that has come.\n",
     )  # fmt: skip
     wrong = await longshore("queue", "--pool", pool, "--estimates", "--since", "soon")
-    assert (wrong.code, "--since: expected a duration" in wrong.err) == (2, True), wrong.err
+    assert (wrong.code, "--since 'soon': give a duration such as 10m" in wrong.err) == (2, True), (
+        wrong.err
+    )
     by_age = await longshore("pool", "set", pool, "--order", "age")
     assert by_age.code == 0
     plain = await longshore("queue", "--pool", pool, "--terms")

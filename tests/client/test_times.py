@@ -64,6 +64,13 @@ def test_a_clock_that_there_is_none_of_is_refused(text: str) -> None:
         past_time("--since", text)
 
 
+@pytest.mark.parametrize("text", ["3", "0", "1.5", " 30 "])
+def test_a_number_without_a_unit_is_refused(text: str) -> None:
+    """It was taken for seconds: `usage --since 3` was of nothing."""
+    with pytest.raises(typer.BadParameter, match=f"has no unit; say {text.strip()}s, "):
+        past_time("--since", text)
+
+
 def test_a_period_that_began_on_another_day_has_both_dates(in_zone: Callable[[str], None]) -> None:
     in_zone("UTC")
     week = period(NOW - timedelta(days=7), NOW, NOW)

@@ -15,6 +15,7 @@ from longshore.scheduling.serving.replicas import (
     TRIES,
     Replica,
     ServiceFacts,
+    in_the_end,
     plan,
     stages_in_words,
 )
@@ -38,6 +39,20 @@ def facts(*replicas: Replica, **more: object) -> ServiceFacts:
 
 def stopped(found: ServiceFacts, now: datetime = NOW) -> list[str]:
     return [each.job_id for each in plan(found, now).stop]
+
+
+def test_in_the_end_all_of_another_revision_are_replaced():
+    """The next step of it is one beside the others."""
+    found = facts(replica("a"), replica("b"), replica("c", stopping=True), revision=2)
+    assert (plan(found, NOW).start, plan(found, NOW).stop) == (0, ())
+    end = in_the_end(found, NOW)
+    assert end.start == 2
+    assert [(each.job_id, each.reason) for each in end.stop] == [
+        ("a", "replaced by revision 2"), ("b", "replaced by revision 2"),
+    ]  # fmt: skip
+    fewer = in_the_end(replace(found, revision=1, wanted=1), NOW)
+    assert (fewer.start, [each.reason for each in fewer.stop]) == (0, ["1 are wanted"])
+    assert len(in_the_end(replace(found, removing=True), NOW).stop) == 2
 
 
 def test_a_new_service_starts_what_is_wanted():

@@ -94,6 +94,8 @@ WAYS = {
     "many-requests": Serving(context=256, concurrency=128),
     "whole-numbers": Serving(context=16_384, concurrency=4, cache_type=CacheType.F32),
     "more-requests-than-tokens": Serving(context=256, concurrency=256, batch=32),
+    "batch-above-context": Serving(context=100, batch=2048),
+    "batch-above-all-contexts": Serving(context=300, concurrency=2, batch=4096),
 }
 
 
@@ -121,6 +123,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("llama", "gemma3", "deepseek2", "mamba"), ("three-requests", "long", "small-batch")
         ),
         *product(("llama-wide-inside", "gemma3", "mamba-wide"), ("more-requests-than-tokens",)),
+        *product(("llama", "gemma3", "deepseek2", "mamba"), ("batch-above-context",)),
+        *product(("llama-wide-inside", "qwen3moe-many-experts"), ("batch-above-all-contexts",)),
         ("mamba", "many-requests"),
         ("qwen3moe-many-experts", "large-batch"),
         *product(
@@ -143,7 +147,10 @@ def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> N
     assert said.state == pytest.approx(real.state, abs=0.015 * MIB), real.log
     assert real.compute <= said.compute, real.log
     # A bound that is of use: the server asks for what tokens are worth where it is wanted alone.
-    spare = 4 * said.serving.batch * MODELS[name].vocabulary + 4 * MIB
+    spare = (
+        4 * min(serving.batch, said.cells * serving.concurrency) * MODELS[name].vocabulary
+        + 4 * MIB
+    )
     assert said.compute <= 2 * real.compute + spare
 
 

@@ -1,0 +1,67 @@
+"""Files below a URL of HTTP, by the links of index pages as browsers read them.
+
+fsspec takes links as they are written: `a&amp;b.csv` is no file that a server has.
+"""
+
+from functools import cache
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urljoin
+
+_LINKS_OF = frozenset({"text/html", "application/xhtml+xml"})
+
+
+class _Links(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = dict[str, None]()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if tag == "a" and name == "href" and value:
+                self.found[value.strip()] = None
+
+
+def links_below(page: str, url: str) -> list[str]:
+    """Return the URLs below another one to which its page has links."""
+    folder = f"{url.rstrip('/')}/"
+    links = _Links()
+    links.feed(page)
+    links.close()
+    found: dict[str, None] = {}
+    for link in links.found:
+        try:
+            target = urljoin(folder, link)
+        except ValueError:  # of another host, which has brackets
+            continue
+        # A page may say http of what is https.
+        if (path := _path(target).removeprefix(_path(folder))) not in ("", _path(target)):
+            found[f"{folder}{path}"] = None
+    return list(found)
+
+
+def _path(url: str) -> str:
+    return url.partition("://")[2]
+
+
+@cache
+def index_pages() -> Any:
+    """Return the class of the file system: what it is made of takes 0.1 s to load."""
+    from fsspec.implementations.http import HTTPFileSystem
+
+    class IndexPages(HTTPFileSystem):
+        async def _ls_real(self, url: str, detail: bool = True, **kwargs: Any) -> Any:
+            session = await self.set_session()
+            async with session.get(self.encode_url(url), **{**self.kwargs, **kwargs}) as answer:
+                self._raise_not_found_for_status(answer, url)
+                kind = answer.headers.get("Content-Type", "text/html").partition(";")[0]
+                page = await answer.text(errors="ignore") if kind.strip() in _LINKS_OF else ""
+            found = links_below(page, url)
+            if not detail:
+                return sorted(found)
+            return [
+                {"name": each, "size": None, "type": "directory" if each[-1] == "/" else "file"}
+                for each in found
+            ]
+
+    return IndexPages

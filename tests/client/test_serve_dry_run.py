@@ -1,0 +1,88 @@
+"""`longshore serve --dry-run`: what would be changed, placed and stopped. Nothing is."""
+
+from pathlib import Path
+
+from temporalio.client import Client
+
+from longshore.models.serve_plan import ServePreview
+from longshore.models.settings import Settings
+from tests.client.conftest import Command
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
+
+_FILE = """
+models:
+  - {{name: m-{pool}, source: /models/tiny.gguf, memory: {memory}, gpus: 1}}
+services:
+  - {{name: a-{pool}, model: m-{pool}, replicas: {replicas}, pool: {pool}, drain: 0}}
+"""
+
+
+def a_file(folder: Path, pool: str, memory: str = "50GB", replicas: int = 1) -> str:
+    file = folder / "serve.yaml"
+    file.write_text(_FILE.format(pool=pool, memory=memory, replicas=replicas))
+    return str(file)
+
+
+async def test_it_says_what_would_be_placed_where_and_changes_nothing(
+    longshore: Command, tmp_path: Path, pool: str, temporal: Client, settings: Settings
+) -> None:
+    """A GPU of 80 GB holds one engine of 50 GB: of three replicas two have room."""
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), gpus=2)
+    await node.register()
+    async with node.serving():
+        ran = await longshore("serve", a_file(tmp_path, pool, replicas=3), "--dry-run")
+        assert ran.code == 0, ran.err
+        lines = ran.out.splitlines()
+        assert lines[:3] == [
+            f"would: model m-{pool} is made (revision 1)",
+            f"would: a-{pool}: revision 1, model m-{pool}",
+            "  an engine holds 50GB of a GPU, as its model states",
+        ]
+        where = [line.partition(":")[0] for line in lines[3:]]
+        assert where[0] == f"  a replica would start now on {node.id} GPU 0"
+        assert where[1] == f"  a replica would start now on {node.id} GPU 1"
+        assert where[2].startswith(f"  a replica would wait in pool {pool}")
+        assert len(lines) == 6
+        assert ran.err.endswith("Nothing is changed: it was a dry run.\n")
+    assert (await longshore("models", "show", f"m-{pool}")).code == 66
+    assert (await longshore("service", f"a-{pool}")).code == 66
+
+
+async def test_of_a_change_it_says_which_replicas_would_be_stopped(
+    longshore: Command, tmp_path: Path, pool: str
+) -> None:
+    name = f"a-{pool}"
+    assert (await longshore("serve", a_file(tmp_path, pool), "--no-wait")).code == 0
+
+    async def there() -> list[str]:
+        shown = await longshore("slots", "--json")
+        return [name] if name in shown.out else []
+
+    await eventually(there)
+    same = await longshore("serve", a_file(tmp_path, pool), "--dry-run")
+    assert same.out.splitlines()[-1] == "  no replica would be started or stopped"
+    changed = await longshore("serve", a_file(tmp_path, pool, "60GB", 2), "--dry-run", "--json")
+    found = ServePreview.model_validate_json(changed.out)
+    (service,) = found.services
+    assert found.models[0].fields == ("memory 50GB to 60GB",)
+    says = f"{name}: revision 2, model m-{pool}, of which revision 1 to 2, replicas 1 to 2"
+    assert service.says == f"{says} (an undo leaves that)"
+    assert (service.gpus, service.memory, service.start) == (1, 60_000, 2)
+    assert [each.why for each in service.stop] == ["replaced by revision 2"]
+    assert service.stop[0].job_id.startswith(name)
+    # Beyond one that would wait nobody knows.
+    assert len(service.replicas) == 1
+    fewer = await longshore("serve", a_file(tmp_path, pool, replicas=0), "--dry-run")
+    assert fewer.out.splitlines()[-1].endswith(" would be stopped: 0 are wanted")
+    stays = await longshore("serve", a_file(tmp_path, pool), "--dry-run")
+    assert f"would: {name}: revision 1, model m-{pool}" in stays.out.splitlines()
+    assert (await longshore("service", name, "--remove")).code == 0
+
+
+async def test_what_serve_refuses_is_refused(longshore: Command, tmp_path: Path) -> None:
+    file = tmp_path / "serve.yaml"
+    file.write_text("services: [{name: no-model, model: nothing}]")
+    ran = await longshore("serve", str(file), "--dry-run")
+    assert (ran.code, ran.out) == (66, "")
+    assert "service no-model: model: there is no model 'nothing'" in ran.err
