@@ -149,8 +149,8 @@ async def test_what_committed_money_counts_to_stays(tree: Ledger, change: str):
 async def longer(tree: Ledger, dollars: int, uses: dict[str, int]) -> None:
     """Have the machine of the purchase go on, with so much committed for it in all."""
     await tree.rows(
-        "INSERT INTO orders (key, purchase_id, number, option, provider, request, committed, state, is_machine,"
-        " gpus_per_node)"
+        "INSERT INTO orders (key, purchase_id, number, option, provider, request, committed,"
+        " state, is_machine, gpus_per_node)"
         " VALUES ('o', 'p-1', 1, 0, 'runpod', '{}', :most, 'INTENT', true, 1)"
         " ON CONFLICT (key) DO UPDATE SET committed = :most",
         most=dollars * MICRO,

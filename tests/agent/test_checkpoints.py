@@ -407,7 +407,9 @@ async def test_a_gang_of_which_nothing_whole_is_stored_begins_anew_on_all_ranks(
     again = [_start(node, COUNT + IDLE, attempt=2, rank=rank) for rank, node in enumerate((a, b))]
     for node, run in zip((a, b), again, strict=True):
         assert "begins at 0, resume no, told nothing" in await _output(node, run)
-    assert "all of them begin anew" in again[0].keeper.error
+    keeper = again[0].keeper
+    assert keeper
+    assert "all of them begin anew" in keeper.error
     assert tree_of(_work(a))[".c.unfinished/step"] == b"1\n"
 
 
