@@ -14,6 +14,7 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
+from longshore.activities.admission import why_never
 from longshore.activities.array_rows import (
     end_waiting,
     lock_array,
@@ -58,7 +59,7 @@ from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.visible import shown
 from longshore.scheduling.arrays import ArrayPlan, ArraySeen, decide, too_many
-from longshore.scheduling.time_limits import why_too_long, with_limit
+from longshore.scheduling.time_limits import with_limit
 
 _IN_FLIGHT = 25
 UNRECORDED_AFTER = timedelta(minutes=1)
@@ -101,9 +102,12 @@ class ArrayActivities:
                 await reopen(connection, array_id, request.retry)
             else:
                 pool = await load_pool(connection, spec.pool)
-                if (why := why_too_long(spec, pool)) and not await _is_known(connection, array_id):
-                    return OpenedArray(refusal=why)
-                limited = request.job.model_copy(update={"spec": with_limit(spec, pool)})
+                spec = with_limit(spec, pool)
+                if not await _is_known(connection, array_id):
+                    why = await why_never(connection, array_id, spec, pool, request.submitted_at)
+                    if why:
+                        return OpenedArray(refusal=why)
+                limited = request.job.model_copy(update={"spec": spec})
                 request = request.model_copy(update={"job": limited})
                 before = await before_elements(connection, array_id)
                 await record_array(connection, array_id, request, self._most_slots, before)

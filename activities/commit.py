@@ -27,18 +27,20 @@ async def commit(
     nodes: Sequence[Node],
     settlement: Settlement | None = None,
 ) -> set[str]:
-    """Note the cycle and commit those of its placements that still hold; return whose they are.
+    """Commit those placements of a cycle that still hold; return whose they are.
 
-    A job that has left the queue, a node of another epoch, GPUs taken since: the database refuses.
-    With who pays for them, and for what runs, where a `settlement` says so.
+    The cycle is noted where there are any. A job that has left the queue, a node of another epoch,
+    GPUs taken since: the database refuses. With who pays for them, and for what runs, where a
+    `settlement` says so.
     """
-    await connection.execute(
-        text(
-            "INSERT INTO cycles (id, pool, queued, placed, refused, took_ms)"
-            " VALUES (:id, :pool, 0, 0, 0, 0)"
-        ),
-        {"id": request.cycle_id, "pool": request.pool},
-    )
+    if decided.placements:
+        await connection.execute(
+            text(
+                "INSERT INTO cycles (id, pool, queued, placed, refused, took_ms)"
+                " VALUES (:id, :pool, 0, 0, 0, 0)"
+            ),
+            {"id": request.cycle_id, "pool": request.pool},
+        )
     jobs = {job.id: job for job in queue}
     by_id = {node.id: node for node in nodes}
     by_job = [rows_of(decision, jobs[decision.job_id], by_id) for decision in decided.placements]

@@ -16,6 +16,7 @@ from longshore.activities.commit import commit
 from longshore.activities.compiler_warmup import Warming
 from longshore.activities.cycle_inputs import Decided, Planning, PoolGPUs, Turns
 from longshore.activities.cycle_metrics import Took, measure_cycle, measure_funding
+from longshore.activities.cycle_notes import note_cycle
 from longshore.activities.cycle_placements import placed_in
 from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import HAS_DEADLINES, note_late
@@ -43,6 +44,7 @@ from longshore.activities.preemption import NOBODY, Looked, Preempting
 from longshore.activities.preparations import Told, note_preparations, noted_preparations
 from longshore.activities.prices.holds import NOTHING, PriceLook, keep_for_price
 from longshore.activities.queue_cache import NONE, WaitingJobs, trim_left
+from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool, load_recent
 from longshore.activities.usage import with_usage
@@ -194,8 +196,9 @@ class CycleActivities:
                 connection, made.plan, waits.stored, made.now, waits.unheard
             )
             took = Took(*made.took, explains - commits, time.perf_counter() - explains)
-            has_deadlines = await connection.scalar(
-                text(_DONE),
+            has_deadlines = await connection.scalar(text(_DEADLINES), {"pool": request.pool})
+            await note_cycle(
+                connection,
                 {
                     "id": request.cycle_id, "pool": request.pool,
                     "queued": len(made.waiting.entries), "placed": len(placed),
@@ -203,6 +206,7 @@ class CycleActivities:
                     "looked_at": len(made.plan.decisions),
                     "took": (time.perf_counter() - began) * 1000, **took.in_ms(),
                 },
+                changed=bool(made.plan.placements or prepares),
             )  # fmt: skip
             settlement = made.settlement and made.settlement.of_those(placed)
             pays = settlement is not None
@@ -366,14 +370,19 @@ def _timed(plan: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, 
 
 
 async def _begin(connection: AsyncConnection, pool: str) -> None:
-    """Make the pool where it is new, and take its poke."""
-    await connection.execute(
-        text(
-            "INSERT INTO pools (name, spec) VALUES (:name, CAST(:spec AS jsonb))"
-            " ON CONFLICT (name) DO UPDATE SET poked = false"
-        ),
-        {"name": pool, "spec": PoolSpec.new(pool).model_dump_json()},
+    """Make the pool where it is new, and take its poke.
+
+    One that is not poked is left as it is: whoever pokes it from now on signals.
+    """
+    poked = await connection.scalar(
+        text("SELECT poked FROM pools WHERE name = :name"), {"name": pool}
     )
+    if poked is None:
+        await ensure_pool(connection, pool)
+    elif poked:
+        await connection.execute(
+            text("UPDATE pools SET poked = false WHERE name = :name"), {"name": pool}
+        )
 
 
 def _reply(pool: PoolSpec, queued: int, placed: int, waits: WaitingJobs = NONE) -> CycleReply:
@@ -394,13 +403,7 @@ def _reply(pool: PoolSpec, queued: int, placed: int, waits: WaitingJobs = NONE) 
     )
 
 
-_DONE = f"""
-    UPDATE cycles SET queued = :queued, placed = :placed, refused = :refused, took_ms = :took,
-           looked_at = :looked_at, read_ms = :read, plan_ms = :plan, commit_ms = :commit,
-           explain_ms = :explain
-     WHERE id = :id
-    RETURNING {HAS_DEADLINES}
-"""
+_DEADLINES = f"SELECT {HAS_DEADLINES}"
 
 _FORGET = """
     DELETE FROM cycles c

@@ -38,6 +38,12 @@ async def record_dag(
         await _record_element_edges(connection, dag_id, spec)
 
 
+async def is_on_record(connection: AsyncConnection, dag_id: str) -> bool:
+    """Return whether a DAG is on record: a repeat finds it, whatever its pools take by now."""
+    known = "SELECT EXISTS (SELECT FROM dags WHERE id = :id)"
+    return bool(await connection.scalar(text(known), {"id": dag_id}))
+
+
 async def _record_element_edges(connection: AsyncConnection, dag_id: str, spec: DagSpec) -> None:
     """Put the edges from element to element of a DAG on record, and none that were before."""
     graph = Graph.of(spec)

@@ -17,6 +17,7 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
+from longshore.activities.admission import why_no_dag
 from longshore.activities.dag_ends import of_dag
 from longshore.activities.dag_rows import (
     ANOTHER,
@@ -119,6 +120,8 @@ class DagActivities:
             return OpenedDag(refusal=why)
         async with self._database.transaction() as connection:
             if spec is not None and not request.retry:
+                if wrong := await why_no_dag(connection, dag_id, spec, request.submitted_at):
+                    return OpenedDag(refusal="\n".join(wrong))
                 await record_dag(connection, dag_id, spec, request)
             row = await lock_dag(connection, dag_id)
             stored = await spec_of(connection, dag_id)

@@ -8,6 +8,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
+from longshore.activities.admission import is_slot, why_never
 from longshore.activities.artifacts.rows import why_no_code, why_no_files
 from longshore.activities.dag_ends import mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database
@@ -28,12 +29,10 @@ from longshore.activities.pokes import (
 )
 from longshore.activities.prices.holds import AGE_STOOD_STILL, MAY_WAIT, WAITED_FOR_PRICE
 from longshore.activities.queue_rows import (
-    is_slot,
     lock_job,
     put_into_queue,
     take_over,
     why_another,
-    why_never,
     why_over,
 )
 from longshore.activities.signals import Signals
@@ -79,7 +78,9 @@ class QueueActivities:
                     request = request.model_copy(update={"spec": spec})
                 refusal = await why_no_code(connection, spec)
                 refusal = refusal or await why_no_files(connection, spec)
-                refusal = refusal or await why_never(connection, request, pool)
+                refusal = refusal or await why_never(
+                    connection, request.job_id, spec, pool, request.submitted_at, request.attempt
+                )
                 refusal = await put_into_queue(connection, request, refusal)
                 if refusal:
                     # Of a later attempt it is the job itself that is on record as ended.

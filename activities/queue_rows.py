@@ -1,30 +1,20 @@
 """Rows of the queue: a job comes into it, or is told why it never does."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.database import clock
 from longshore.activities.durations import learnt_for
-from longshore.activities.ever_held import nodes_if_none_could_hold
-from longshore.activities.funding.refusals import why_never_taken
 from longshore.activities.placements import ATTAINED
-from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
 from longshore.models.messages import (
     EnqueueRequest,
     LeaseEnd,
 )
-from longshore.models.node import Node
-from longshore.models.pool import Growth, PoolSpec
-from longshore.scheduling.advice import advice
+from longshore.models.pool import PoolSpec
 from longshore.scheduling.durations import shape_of
-from longshore.scheduling.time_limits import why_too_long
-from longshore.scheduling.unready_nodes import in_the_way_for_good
-from longshore.scheduling.words import format_rejected
 
 HANDED_ON_WITHIN = timedelta(minutes=10)
 """After the end of a job, one of its tenant and name takes over the time that it has run: all of
@@ -99,64 +89,6 @@ async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
     )
 
 
-async def is_slot(connection: AsyncConnection, job_id: str) -> bool:
-    """Return whether a job is a slot: its array was taken with a time limit, or with none,
-    whatever its pool says by now."""
-    is_slot = "SELECT FROM array_slots WHERE job_id = :id"
-    return (await connection.execute(text(is_slot), {"id": job_id})).first() is not None
-
-
-async def why_never(connection: AsyncConnection, request: EnqueueRequest, pool: PoolSpec) -> str:
-    """Return why the pool never takes the job: for its time limit, for a quota of its tenant that
-    is less than the job alone, for a sponsor that there is not, or because it is fixed and no node
-    of it could ever hold the job.
-    Empty where it may.
-
-    Nodes are asked about new work alone: what was taken waits for those that start again."""
-    job_id, spec = request.job_id, request.spec
-    why = why_too_long(spec, pool) if request.attempt == 1 else ""
-    if why and not await is_slot(connection, job_id):
-        return why
-    if request.attempt == 1:
-        job = JobRequest.of(job_id, spec, request.submitted_at, 1)
-        (why,) = await why_never_taken(connection, [(job, spec)])
-        if why:
-            return why
-    if pool.growth is Growth.OPEN or await _was_taken(connection, request):
-        return ""
-    now = await clock(connection)
-    job = JobRequest.of(job_id, spec, now, 1)
-    nodes = await nodes_if_none_could_hold(connection, spec.pool, job, now)
-    return "" if nodes is None else never_held(job, spec, pool, nodes, now)
-
-
-async def _was_taken(connection: AsyncConnection, request: EnqueueRequest) -> bool:
-    """Return whether the pool has taken the job before, or the array, DAG or service it is of."""
-    taken = request.attempt > 1 or await connection.scalar(text(_TAKEN), {"id": request.job_id})
-    return bool(taken)
-
-
-def never_held(
-    job: JobRequest, spec: JobSpec, pool: PoolSpec, nodes: Sequence[Node], now: datetime
-) -> str:
-    """Return why these nodes of a fixed pool could never hold the job, which is so."""
-    if not nodes:
-        return (
-            f"pool {spec.pool} has no nodes, and is fixed: start one (`longshore agent --pool "
-            f"{spec.pool}`), have jobs wait for nodes (`longshore pool set {spec.pool} --growth "
-            "open`), or name another pool"
-        )
-    rejections = in_the_way_for_good(job, nodes, pool.packing, now)
-    counts = format_rejected(Counter(each.code for each in rejections))
-    helps = advice(job, rejections, nodes, now, pool=spec.pool)
-    what = "no nodes together" if spec.gang else "no node"
-    return (
-        f"{what} of pool {spec.pool} could ever hold {job.smallest.gpus} x "
-        f"{spec.gpu_type or 'any GPU'} for it ({counts}), and the pool is fixed: "
-        f"{'; or '.join((*helps, 'name another pool'))} (`longshore nodes` lists what there is)"
-    )
-
-
 async def lock_job(connection: AsyncConnection, job_id: str) -> str | None:
     """Hold the job's row until the end of the transaction; return how the job ended, if it has.
 
@@ -216,14 +148,6 @@ INSERT_JOB = """
             :deadline_at, '')
     ON CONFLICT (id) DO NOTHING
     RETURNING id
-"""
-
-_TAKEN = """
-    SELECT EXISTS (SELECT FROM queue WHERE job_id = :id)
-        OR EXISTS (SELECT FROM placements WHERE job_id = :id)
-        OR EXISTS (SELECT FROM array_slots WHERE job_id = :id)
-        OR EXISTS (SELECT FROM dag_jobs WHERE job_id = :id)
-        OR EXISTS (SELECT FROM replicas WHERE job_id = :id)
 """
 
 _WITH_KEY = """

@@ -53,6 +53,8 @@ def tenants(as_json: JSON = False) -> None:
     if not found:
         return note("No tenants yet. One is made by its first job, or `longshore tenant set`.")
     show(tenants_table(found, out().width))
+    if any(each.parent for each in found):
+        note("What a tenant holds, and its quotas, are with those below it.")
     return None
 
 

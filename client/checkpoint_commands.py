@@ -17,6 +17,7 @@ from longshore.models.units import format_bytes
 
 if TYPE_CHECKING:  # it loads the database, and every command loads this module
     from longshore.activities.checkpoints.rows import StoredCheckpoints
+    from longshore.client.api import Longshore
 
 
 def register(app: typer.Typer) -> None:
@@ -25,9 +26,12 @@ def register(app: typer.Typer) -> None:
 
 def checkpoints(ref: REF, as_json: JSON = False) -> None:
     """List the stored checkpoints of a job, newest first."""
-    found: StoredCheckpoints = call(lambda api: api.checkpoints(ref))
+    found: StoredCheckpoints
+    found, trouble = call(lambda api: _look(api, ref))
     if as_json:
         return print_json(found)
+    if trouble:
+        note(f"The process of {found.job_id} says: {trouble}")
     for damaged in found.damaged:
         note(f"warning: {damaged}")
     if not found.checkpoints:
@@ -37,6 +41,15 @@ def checkpoints(ref: REF, as_json: JSON = False) -> None:
         )
     show(checkpoints_table(found.checkpoints, now()))
     return None
+
+
+async def _look(api: "Longshore", ref: str) -> "tuple[StoredCheckpoints, str]":
+    """Return what is stored of a job, and what its process says is wrong with that."""
+    from longshore.client.holds import told_of
+
+    found = await api.checkpoints(ref)
+    said = await told_of(api.temporal, found.job_id)
+    return found, said.checkpoint_error if said else ""
 
 
 def checkpoints_table(checkpoints: Sequence[CheckpointInfo], now: datetime) -> Table:

@@ -22,9 +22,12 @@ def checkpoint_facts(
         facts.append(("checkpoint", f"{_line(said, now)}, {where}"))
     if stored is not None:
         facts.append(("checkpoint", f"{_line(stored, now)}, is in the store"))
-    if progress and progress.checkpoint_error:
-        facts.append(("checkpoint", f"trouble: {progress.checkpoint_error}"))
-    return facts
+    return facts + trouble_facts(progress.checkpoint_error if progress else "")
+
+
+def trouble_facts(error: str) -> list[tuple[str, RenderableType]]:
+    """Return what is wrong with the checkpoints of a process, as it says."""
+    return [("checkpoint", f"trouble: {error}")] if error else []
 
 
 def saving_facts(

@@ -13,7 +13,7 @@ from longshore.models.units import format_ms
 
 LEGEND = (
     "Milliseconds: of a whole cycle (p50, p95), and of its parts on average. "
-    "Cycles of the last hour, 500 at most."
+    "Cycles of the last hour, 500 at most; of those that changed nothing one a minute."
 )
 _PARTS = ("read", "plan", "commit", "explain")
 

@@ -39,7 +39,7 @@ from longshore.activities.usage import load_pool_to_plan
 from longshore.activities.views import Views
 from longshore.client.backoff import with_backoff
 from longshore.client.explain import explain
-from longshore.client.holds import backoff_of, data_missing_of, hold_of
+from longshore.client.holds import backoff_of, hold_of, told_of
 from longshore.client.logs import stderr_tail
 from longshore.client.preempt_plan import (
     Turn,
@@ -127,7 +127,7 @@ class Explainer:
         if not job.state.ended:
             more = {
                 "growth": await self._growth_of(job), "data": await self.staged(job),
-                "data_missing": await self._data_missing(job),
+                **await self._told(job),
                 "made_room": await self._views.made_room(job.id, job.attempt),
                 "took_spares": await self._views.took_spares(job.id, job.attempt),
             }  # fmt: skip
@@ -278,17 +278,21 @@ class Explainer:
         async with self._database.transaction() as connection:
             return await staged_data(connection, job.id)
 
-    async def _data_missing(self, job: JobView) -> str:
-        """Return what of its data the process of a job could not have, as it says itself."""
+    async def _told(self, job: JobView) -> dict[str, str]:
+        """Return what of its data the process of a job could not have, and what is wrong with its
+        checkpoints, as it says itself."""
         if job.state is not JobState.RUNNING:
-            return ""
+            return {}
         try:
             spec = await self._views.spec(job.id)
         except StoredError:  # that is told beside
-            return ""
+            return {}
         fetches = any(data.source is not None for data in spec.data.values())
-        temporal = await self._temporal() if fetches else None
-        return await data_missing_of(temporal, job.id) if temporal else ""
+        temporal = await self._temporal() if fetches or spec.checkpoint else None
+        said = await told_of(temporal, job.id) if temporal else None
+        if said is None:
+            return {}
+        return {"data_missing": said.data_missing, "checkpoint_error": said.checkpoint_error}
 
     async def stderr_tail(self, job: JobView, node_id: str = "") -> tuple[str, ...]:
         """See `Reading.stderr_tail`."""

@@ -1,5 +1,5 @@
 """Since when a job is held, and why, when one that has failed is tried again, and what one that
-runs lacks of its data: its workflow alone knows."""
+runs says of itself: its workflow alone knows."""
 
 import asyncio
 
@@ -9,6 +9,7 @@ from temporalio.service import RPCError
 from longshore.client.status import progress_of
 from longshore.models.job_status import JobState, JobStatus
 from longshore.models.messages import job_workflow_id
+from longshore.models.node_messages import Progress
 from longshore.workflows.job import JobWorkflow
 
 _PATIENCE = 3.0
@@ -26,16 +27,14 @@ async def backoff_of(temporal: Client, job_id: str) -> JobStatus | None:
     return await _status_in(temporal, job_id, JobState.RETRYING)
 
 
-async def data_missing_of(temporal: Client, job_id: str) -> str:
-    """Return what of its data the process of a job could not have, and why; nothing where nobody
-    says."""
+async def told_of(temporal: Client, job_id: str) -> Progress | None:
+    """Return what the process of a job said last of itself; None where nobody says."""
     job = temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))
     try:
         async with asyncio.timeout(_PATIENCE):
-            said = await progress_of(temporal, job)
+            return await progress_of(temporal, job)
     except (RPCError, TimeoutError):
-        return ""
-    return said.data_missing if said else ""
+        return None
 
 
 async def _status_in(temporal: Client, job_id: str, state: JobState) -> JobStatus | None:

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from sqlalchemy.exc import DBAPIError
 
+from longshore.activities.admission import never_held
 from longshore.activities.buying.incoming_capacity import purchases_under_way
 from longshore.activities.buying.reasons import read_standing
 from longshore.activities.database import Database, clock
@@ -16,7 +17,6 @@ from longshore.activities.ever_held import nodes_if_none_could_hold
 from longshore.activities.funding.planning import funding_beside
 from longshore.activities.funding.quotas import why_too_many_wait
 from longshore.activities.funding.refusals import why_never_taken
-from longshore.activities.queue_rows import never_held
 from longshore.activities.snapshot import load_pool
 from longshore.models.errors import RefusedError, SpecError, UnavailableError, UnsatisfiableError
 from longshore.models.job import JobSpec

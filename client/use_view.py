@@ -43,7 +43,7 @@ def usage_table(found: Usage, most: int | None = None) -> Table:
 def _cells(row: UsageRow) -> dict[str, str]:
     return {
         "tenant": row.tenant, "class": row.funding.value, "paid by": row.by or "nobody",
-        "job": row.job_id or NONE,
+        "job": f"service {row.service}" if row.service else row.job_id or NONE,
     }  # fmt: skip
 
 

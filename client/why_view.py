@@ -12,7 +12,7 @@ from longshore.client.attempts_view import (
     stderr_tail,
 )
 from longshore.client.bought_view import buying_parts
-from longshore.client.checkpoint_view import saving_facts
+from longshore.client.checkpoint_view import saving_facts, trouble_facts
 from longshore.client.job_view import (
     begin_facts,
     cost_text,
@@ -44,6 +44,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     ]
     facts = list(_queue_facts(explanation, now))
     facts += data_facts(explanation.data, explanation.data_missing)
+    facts += trouble_facts(explanation.checkpoint_error)
     facts += deadline_facts(job, explanation.meeting, now)
     facts += _end_facts(explanation, now)
     facts += payer_facts(explanation.payers, explanation.headline)

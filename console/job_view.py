@@ -119,6 +119,8 @@ def why_html(explanation: Explanation, now: datetime) -> str:
     said += [f"Data {escape(each.words)}." for each in explanation.data]
     if explanation.data_missing:
         said.append(f"Data {escape(explanation.data_missing)}.")
+    if explanation.checkpoint_error:
+        said.append(f"Checkpoint: {escape(explanation.checkpoint_error)}.")
     said += _decided(explanation, now)
     return "".join(
         f'<p class="reason{"" if position else " first"}">{each.replace("..", ".")}</p>'

@@ -199,6 +199,8 @@ class BlockDecision(Frozen):
     renewal: Renewal | None = None
     until: Instant | None = None
     """Until when a machine that is billed as it runs goes on."""
+    uses: dict[str, int] | None = None
+    """GPU-seconds of each job for which it does: whose they are pay for it."""
 
 
 class GoOnRequest(Wire):

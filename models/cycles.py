@@ -5,6 +5,8 @@ from datetime import timedelta
 from longshore.models.base import Instant, Wire
 
 LOOKED_BACK = timedelta(hours=1)
+NOTED_EVERY = timedelta(minutes=1)
+"""A cycle that changes nothing is noted when none has been for so long."""
 AT_MOST = 500
 """Cycles that are summed up: those of the last hour, and not more than these."""
 
@@ -38,7 +40,8 @@ class PoolCycles(Wire):
     waiting: int
     """Jobs of its queue now, without those that are held."""
     cycles: int
-    """How many these are: of the last hour, 500 at most."""
+    """How many these are: of the last hour, 500 at most. Of those that changed nothing one a
+    minute."""
     since: Instant | None = None
     """When the first of them was."""
     per_minute: float

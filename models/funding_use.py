@@ -94,7 +94,9 @@ class UsageRow(PaidHours):
     tenant: str
     """Whose jobs."""
     job_id: str | None = None
-    """By job alone."""
+    """By job alone; of the slots of an array, that."""
+    service: str | None = Field(default=None, exclude_if=lambda name: name is None)
+    """By job alone, in place of one: of its replicas."""
 
 
 class Usage(Wire):

@@ -381,6 +381,9 @@ class Explanation(Wire):
     """Of what nodes fetch for it: how much is where it runs, or is expected to start."""
     data_missing: str = ""
     """For a job that runs: what of its data could not be had, and why."""
+    checkpoint_error: str = ""
+    """For a job that runs: what was damaged of what it should go on from, and why what it saved is
+    not in the store."""
     purchases: tuple[PurchaseUnderWay, ...] = ()
     """For a queued job: purchases under way that it is to start on."""
     buying: BuyingRecord | None = None

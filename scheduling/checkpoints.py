@@ -28,6 +28,8 @@ class Resume(Frozen):
     keep_local: bool
     """Leave the folder on the node as it is."""
     reason: str
+    anew: bool = False
+    """Begin with an empty folder, whatever lies there."""
 
 
 def whole(names: Iterable[ManifestName]) -> tuple[WholeCheckpoint, ...]:
@@ -99,9 +101,13 @@ def resume(local: LocalCheckpoint | None, stored: WholeCheckpoint | None, ranks:
     """Decide whether an attempt goes on from the folder on its node or from the store.
 
     `local` is None where the folder is not known to hold a checkpoint. A gang takes what is
-    stored: only that is the same moment on all of its nodes.
+    stored: only that is the same moment on all of its nodes. Where nothing whole is, all of its
+    ranks begin anew: a folder holds what one of them saved, and no rank knows of the others'.
     """
     if stored is None:
+        if ranks > 1 or (local is not None and local.ranks > 1):
+            why = "no checkpoint is stored from all ranks, so all of them begin anew"
+            return Resume(keep_local=False, reason=why, anew=True)
         return Resume(keep_local=True, reason="nothing whole is stored")
     if ranks > 1:
         return Resume(keep_local=False, reason="all ranks go on from the same checkpoint")

@@ -8,6 +8,7 @@ is young too.
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+from longshore.models.cycles import NOTED_EVERY
 from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.job_status import JobState, JobStatus
 from longshore.models.messages import LeaseEnd, job_workflow_id, node_workflow_id, pool_workflow_id
@@ -289,7 +290,7 @@ def _late(pool: PoolSeen, seen: Observed, request: ReconcileRequest) -> bool:
     if flow is None or flow.state is not WorkflowState.RUNNING:
         return True
     last = pool.last_cycle_at or pool.waiting_since
-    return _older(last, seen, request.margin + 2 * pool.interval)
+    return _older(last, seen, request.margin + NOTED_EVERY + 2 * pool.interval)
 
 
 # --- nodes --------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ class BlockDecisionActivities:
         """Store the intent to buy the time after a block; keep it where that is refused."""
         async with self._database.transaction() as connection:
             bought = (await connection.execute(text(_BOUGHT_BY), {"id": block["id"]})).mappings()
-            split = await _split(connection, renewal)
+            split = await rows.paying(connection, renewal.uses)
             request = _request(bought.one(), block, decision, renewal, split)
             number = await connection.scalar(
                 text("SELECT count(*) FROM purchases WHERE renews = :id"), {"id": block["id"]}
@@ -167,18 +167,6 @@ class BlockDecisionActivities:
             kind=BlockOptionKind.RENEW, reason=decision.reason, purchase_id=purchase_id,
             renewal=request,
         )  # fmt: skip
-
-
-async def _split(connection: AsyncConnection, renewal: Renewal) -> dict[str, int]:
-    """Return by what weights tenants pay for a renewal: the GPU-seconds of the jobs that it is
-    bought for."""
-    found = await connection.execute(
-        text("SELECT id, tenant FROM jobs WHERE id = ANY(:ids)"), {"ids": list(renewal.uses)}
-    )
-    split: dict[str, int] = {}
-    for row in found:
-        split[row.tenant] = split.get(row.tenant, 0) + renewal.uses[row.id]
-    return {tenant: weight for tenant, weight in split.items() if weight > 0}
 
 
 def _request(

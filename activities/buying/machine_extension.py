@@ -120,7 +120,11 @@ async def _commit(connection: AsyncConnection, request: GoOnRequest) -> str:
     values = {"id": request.block_id, "until": request.until, "worst": worst, "ending": ENDING}
     for statement in (_ORDER_GOES_ON, _BLOCK_GOES_ON, _NODES_GO_ON):
         await connection.execute(text(statement), values)
-    await rows.recount(connection, order.purchase_id)
+    uses = (await _decision(connection, request.block_id)).uses
+    if uses is None:  # as an older version decided
+        await rows.recount(connection, order.purchase_id)
+    else:
+        await rows.recount_longer(connection, order.purchase_id, uses)
     return ""
 
 

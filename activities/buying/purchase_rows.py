@@ -5,6 +5,7 @@ The database refuses what is over a cap, and everything while buying is stopped.
 
 import json
 import re
+from collections.abc import Mapping
 
 from psycopg import errors
 from sqlalchemy import RowMapping, text
@@ -15,6 +16,7 @@ from longshore.activities.database import Database
 from longshore.models.errors import NotFoundError
 from longshore.models.purchase import PurchaseRequest, PurchaseState
 from longshore.models.text import format_dollars
+from longshore.scheduling.buying.caps import DEFAULT_TENANT
 
 Row = RowMapping
 _REFUSALS = (
@@ -142,6 +144,26 @@ async def recount(connection: AsyncConnection, purchase_id: str | None) -> None:
     await connection.execute(text(_RECOUNT), {"id": purchase_id})
 
 
+async def recount_longer(
+    connection: AsyncConnection, purchase_id: str | None, uses: Mapping[str, int]
+) -> None:
+    """Recount a purchase whose machine goes on: what that costs more is paid by the tenants of the
+    jobs there, by their GPU-seconds; by the default tenant where there are none."""
+    split = await paying(connection, uses) or {DEFAULT_TENANT: 1}
+    await connection.execute(text(_RECOUNT_LONGER), {"id": purchase_id, "by": json.dumps(split)})
+
+
+async def paying(connection: AsyncConnection, uses: Mapping[str, int]) -> dict[str, int]:
+    """Return by what weights tenants pay for time: the GPU-seconds of the jobs that it is for."""
+    found = await connection.execute(
+        text("SELECT id, tenant FROM jobs WHERE id = ANY(:ids)"), {"ids": list(uses)}
+    )
+    split: dict[str, int] = {}
+    for row in found:
+        split[row.tenant] = split.get(row.tenant, 0) + uses[row.id]
+    return {tenant: weight for tenant, weight in split.items() if weight > 0}
+
+
 async def end_if_over(connection: AsyncConnection, purchase_id: str | None) -> None:
     """End a purchase that buys no more and of which nothing is left at a market."""
     await connection.execute(text(_END_IF_OVER), {"id": purchase_id})
@@ -180,15 +202,35 @@ _NOT_TRIED = """
     UPDATE blocks SET tried_at = NULL WHERE id = (SELECT renews FROM purchases WHERE id = :id)
 """
 
-_RECOUNT = """
-    UPDATE purchases p
-       SET spent = o.spent,
-           committed = CASE WHEN p.buying THEN greatest(p.planned, o.committed)
-                            ELSE o.committed END
+_COMMITTED = """
+    CASE WHEN p.buying THEN greatest(p.planned, o.committed) ELSE o.committed END
+"""
+
+_OF_ORDERS = """
       FROM (SELECT coalesce(sum(spent), 0) AS spent,
                    coalesce(sum(greatest(committed, spent)), 0) AS committed
               FROM orders WHERE purchase_id = :id) AS o
      WHERE p.id = :id AND p.state <> 'REFUSED'
+"""
+
+_RECOUNT = f"UPDATE purchases p SET spent = o.spent, committed = {_COMMITTED} {_OF_ORDERS}"
+
+_GROWN = f"""
+    CASE WHEN {_COMMITTED} <= p.committed THEN p.split ELSE (
+        SELECT jsonb_object_agg(tenant, part)
+          FROM (SELECT tenant, sum(part) AS part
+                  FROM (SELECT * FROM purchase_parts(p.committed, p.split, p.tenant)
+                         UNION ALL
+                        SELECT * FROM purchase_parts(({_COMMITTED} - p.committed)::bigint,
+                                                     CAST(:by AS jsonb), p.tenant)) AS each
+                 GROUP BY tenant HAVING sum(part) > 0) AS parts
+        HAVING p.split IS NOT NULL OR array_agg(tenant) <> ARRAY[p.tenant]) END
+"""
+"""The split with what is committed more, each part in micro-dollars; none where the tenant of the
+purchase pays all."""
+
+_RECOUNT_LONGER = f"""
+    UPDATE purchases p SET spent = o.spent, committed = {_COMMITTED}, split = {_GROWN} {_OF_ORDERS}
 """
 
 _END_IF_OVER = """

@@ -44,6 +44,8 @@ class Used(NamedTuple):
     envelope: str | None
     gpu_seconds: Decimal
     simulated: bool
+    service: str | None = None
+    """Of whose replicas, where they stand for all of them."""
 
 
 async def used(
@@ -89,6 +91,8 @@ async def usage(
     until = now if until is None else min(until, now)
     since = min(since, until)
     found = await used(connection, since, until, by, tenant=tenant)
+    if by is UsedBy.JOB:
+        found = await _as_submitted(connection, found)
     asked = {"since": since, "until": until, "tenant": tenant}
     lent = await connection.scalar(text(_ON_LENT_SPARES), asked)
     by_class: dict[FundingClass, Decimal] = {}
@@ -104,8 +108,8 @@ async def usage(
 
     rows = tuple(
         UsageRow(
-            tenant=each.tenant, job_id=each.job_id, funding=each.funding, payer=each.payer,
-            envelope=each.envelope, gpu_hours=_hours(each.gpu_seconds),
+            tenant=each.tenant, job_id=each.job_id, service=each.service, funding=each.funding,
+            payer=each.payer, envelope=each.envelope, gpu_hours=_hours(each.gpu_seconds),
         )
         for each in sorted(found, key=first)
     )  # fmt: skip
@@ -116,6 +120,27 @@ async def usage(
         on_lent_spares=_hours(lent or Decimal(0)),
         simulated=any(each.simulated for each in found),
     )  # fmt: skip
+
+
+async def _as_submitted(connection: AsyncConnection, found: Iterable[Used]) -> tuple[Used, ...]:
+    """Return what arrays and services used as theirs: nobody submitted a slot or a replica."""
+    found = tuple(found)
+    ids = list({each.job_id for each in found})
+    parts = {
+        row.job_id: (row.array_id, row.service)
+        for row in await connection.execute(text(_PART_OF), {"ids": ids})
+    }
+    sums: dict[tuple[Any, ...], Used] = {}
+    for each in found:
+        job_id, service = parts.get(each.job_id, (each.job_id, None))
+        key = each.tenant, job_id, service, each.funding, each.payer, each.envelope
+        before = sums.get(key)
+        sums[key] = each._replace(
+            job_id=job_id, service=service,
+            gpu_seconds=each.gpu_seconds + (before.gpu_seconds if before else 0),
+            simulated=each.simulated or bool(before and before.simulated),
+        )  # fmt: skip
+    return tuple(sums.values())
 
 
 async def payers_of(connection: AsyncConnection, job_id: str) -> Payers | None:
@@ -235,7 +260,7 @@ def _lease(row: RowMapping) -> LeaseView:
 
 def _group(each: Used, by: UsedBy) -> str:
     if by is UsedBy.JOB:
-        return each.job_id or ""
+        return each.job_id or f"service {each.service}"
     if by is UsedBy.ENVELOPE:
         return f"{each.payer or ''}/{each.envelope or ''}"
     return each.tenant
@@ -322,6 +347,12 @@ _ON_LENT_SPARES = """
      WHERE l.borrowed_from IS NOT NULL AND l.started_at < CAST(:until AS timestamptz)
        AND (l.ended_at IS NULL OR l.ended_at > CAST(:since AS timestamptz))
        AND (CAST(:tenant AS text) IS NULL OR l.tenant = :tenant)
+"""
+
+_PART_OF = """
+    SELECT job_id, array_id, NULL AS service FROM array_slots WHERE job_id = ANY(:ids)
+     UNION ALL
+    SELECT job_id, NULL, service FROM replicas WHERE job_id = ANY(:ids)
 """
 
 _WITH_SLOTS = "SELECT :id UNION ALL SELECT job_id FROM array_slots WHERE array_id = :id"

@@ -102,6 +102,23 @@ def replace(folder: Path, fresh: Path) -> None:
     remove(old)
 
 
+def set_aside(folder: Path) -> Path | None:
+    """Put an empty folder in the place of one; return where what it held is now, if anything.
+
+    Of earlier ones nothing stays: that of one attempt is all that it may take of the disk.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        if not any(folder.iterdir()):
+            return None
+        aside = folder.with_name(f".{folder.name}.unfinished")
+        remove(aside)
+        folder.rename(aside)
+        folder.mkdir()
+        return aside
+    folder.mkdir(parents=True, exist_ok=True)
+    return None
+
+
 def put_back(folder: Path) -> None:
     """Undo a replacement that was interrupted, and remove what earlier lives have left."""
     with contextlib.suppress(FileNotFoundError):

@@ -230,6 +230,8 @@ class Keeper:
         self.restore_error, self._publisher.unusable = found.error, found.unusable
         if found.error:
             self._say("")
+        if found.anew:
+            self._tells, self._local = bool(self._local and self._local.tells), None
         if found.restored:
             await asyncio.to_thread(self._note_restored, found.restored)
         return found.ahead

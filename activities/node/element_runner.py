@@ -29,6 +29,9 @@ from longshore.activities.node.system import (
 )
 
 JOURNAL = "journal"
+UNWRITTEN = "unwritten"
+"""A file of the run folder: how many bytes of the element that runs a full disk did not take, for
+who finds that the runner was killed."""
 CANCELLED = "cancelled-elements"
 """A file of the run folder: the indices that are not to run, a line each."""
 _LINES_OF_ONE = 512
@@ -61,7 +64,12 @@ class Runner:
         self._over_time = False
         self._index = -1
         self._oom = oom_kills()
-        self._spools = Spool(1), Spool(2)
+        self._spools = Spool(1, self._note_unwritten), Spool(2, self._note_unwritten)
+        self._pipes: OutputPipes | None = None
+        self._unwritten = os.open(
+            f"{folder}/{UNWRITTEN}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        self._note_unwritten()  # now: it takes no more room later
         self._journal = os.open(
             f"{folder}/{JOURNAL}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
@@ -105,7 +113,8 @@ class Runner:
             }
         )  # fmt: skip
         end: dict = {"end": index}
-        pipes = OutputPipes(self._spools)
+        pipes = self._pipes = OutputPipes(self._spools)
+        self._note_unwritten()
         try:
             pid = self._spawn(element["env"], pipes)
         except FileNotFoundError:
@@ -187,6 +196,10 @@ class Runner:
     def _signal(self, number: int) -> None:
         if self._pid:
             signal_groups({self._pid, *(group for _, group in descendants(os.getpid()))}, number)
+
+    def _note_unwritten(self) -> None:
+        lost = self._pipes.lost if self._pipes else 0
+        os.pwrite(self._unwritten, b"%20d" % lost, 0)
 
     def _write(self, line: dict) -> None:
         _write_all(self._journal, json.dumps(line).encode() + b"\n")

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from longshore.activities.node.element_runner import JOURNAL
+from longshore.activities.node.element_runner import JOURNAL, UNWRITTEN
 from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.outcome import not_started, unwritten
 from longshore.activities.node.time_limit import passed
@@ -93,6 +93,7 @@ def _failure(code: int, end: dict[str, Any], *, indirect: bool) -> FailureClass 
 
 def _went_down(folder: Path, begun: dict[str, Any], over: ProcessReport) -> ElementResult:
     by_stop = over.stopped_for is not None and over.failure is None
+    lost = unwritten({"unwritten": _number(folder / UNWRITTEN)})
     out, err = (
         Span(offset=begun[key], length=max(_size(folder / stream) - begun[key], 0))
         for key, stream in (("out", "stdout"), ("err", "stderr"))
@@ -101,7 +102,7 @@ def _went_down(folder: Path, begun: dict[str, Any], over: ProcessReport) -> Elem
         index=begun["start"], attempt=begun["attempt"],
         exit_code=128 + signal.SIGKILL if by_stop else None,
         failure=None if by_stop else over.failure or FailureClass.NODE,
-        stopped=by_stop, error=over.message[:LONGEST_ERROR],
+        stopped=by_stop, error="; ".join(filter(None, (over.message[:LONGEST_ERROR], lost))),
         started_at=clamped_time(begun["at"]), ended_at=over.ended_at, stdout=out, stderr=err,
     )  # fmt: skip
 
@@ -129,6 +130,13 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
+        return 0
+
+
+def _number(path: Path) -> int:
+    try:
+        return int(path.read_bytes())
+    except (OSError, ValueError):
         return 0
 
 

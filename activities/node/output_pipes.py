@@ -12,7 +12,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 PATIENCE = 10.0
 """Seconds in which a disk takes the last output of a job."""
@@ -28,8 +28,10 @@ def open_spools(*paths: str) -> list[int]:
 class Spool:
     """An open spool file, and what it lacks."""
 
-    def __init__(self, file: int) -> None:
+    def __init__(self, file: int, changed: Callable[[], None] = lambda: None) -> None:
+        """`changed` is called whenever it lacks more, or tells of what it lacks."""
         self._file = file
+        self._changed = changed
         self.lost = 0
         """Bytes that the disk did not take, as it was full."""
         self.untold = 0
@@ -45,6 +47,7 @@ class Spool:
         except OSError:  # the job goes on
             self.lost += len(piece)
             self.untold += len(piece)
+            self._changed()
 
     def tell(self) -> None:
         """Write into the file what is lost, where there is room by now."""
@@ -59,6 +62,7 @@ class Spool:
             while self._notice:
                 self._notice = self._notice[os.write(self._file, self._notice) :]
             self.untold -= self._tells
+            self._changed()
 
 
 class OutputPipes:

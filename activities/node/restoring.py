@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longshore.activities.checkpoints.store import CheckpointStore, NoneUsableError, Restored
+from longshore.activities.node.checkpoint_files import set_aside
 from longshore.activities.node.publisher import FIRST_WAIT, LONGEST_WAIT, in_thread
 from longshore.activities.node.system import boot_clock
 from longshore.activities.storage import GivenUp
@@ -30,9 +31,11 @@ class Found:
     ahead: bool = False
     """Whether the folder is known to hold more than the store."""
     error: str = ""
-    """What was damaged of what is stored."""
+    """What was damaged of what is stored, or why it begins anew."""
     unusable: Sequence[ManifestName] = ()
     """The manifests of that."""
+    anew: bool = False
+    """Whether the folder was emptied: there is nothing to go on from."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,10 @@ class Restoring:
     def _once(self, local: LocalCheckpoint | None, rank: int, ranks: int) -> Found:
         stored = self.store.newest(self.job_id)
         plan = resume(local, stored, ranks)
+        if plan.anew:
+            aside = set_aside(self.folder)
+            kept = f"; what this rank had saved alone is in {aside}" if aside else ""
+            return Found(error=f"{plan.reason}{kept}" if local or aside else "", anew=True)
         if plan.keep_local:
             ahead = local is not None and (stored is None or local.order > stored.order)
             return Found(ahead=ahead and uses_folder(local, ranks))

@@ -57,8 +57,8 @@ def decide_block(scene: BlockScene) -> BlockDecision:
     """
     sales = _sales(scene)
     plan, renewed = _renewal(scene)
-    until, longer = go_on(scene) or (None, None)
-    others = (renewed, longer, _sale(scene, sales), _let_go(scene))
+    longer = go_on(scene)
+    others = (renewed, longer.option, _sale(scene, sales), _let_go(scene))
     options = [BlockOption(kind=BlockOptionKind.KEEP, title="leave it as it is")]
     options += [option for option in others if option]
     best = max((each for each in options if not each.lost), key=lambda each: each.gain)
@@ -68,15 +68,13 @@ def decide_block(scene: BlockScene) -> BlockDecision:
     marked = tuple(_marked(each, best) for each in options)
     chosen = next(each for each in marked if each.chosen)
     return BlockDecision(
-        block_id=scene.block.id,
-        at=scene.now,
-        kind=chosen.kind,
-        reason=_sentence(chosen, marked),
-        options=marked,
+        block_id=scene.block.id, at=scene.now, kind=chosen.kind,
+        reason=_sentence(chosen, marked), options=marked,
         sales=sales if chosen.kind is BlockOptionKind.SELL else (),
         renewal=_ordered(scene, plan, best.gain - next_best) if plan and best is renewed else None,
-        until=until if chosen.kind is BlockOptionKind.GO_ON else None,
-    )
+        until=longer.until if chosen.kind is BlockOptionKind.GO_ON else None,
+        uses=longer.uses if chosen.kind is BlockOptionKind.GO_ON else None,
+    )  # fmt: skip
 
 
 def kept(decision: BlockDecision, kind: BlockOptionKind, why: str) -> BlockDecision:

@@ -82,16 +82,13 @@ def _over_budget(
     whole: int | None,
     until: datetime | None,
 ) -> Lost:
-    """Return it with what there is of that money, what is committed, and until when."""
-    left = f"{dollars(max(most, 0))} is left"
-    if whole is not None:
-        left += f" of {dollars(whole)}, with {dollars(whole - most)} committed"
-    if until is not None:
-        left += f", until {until:%Y-%m-%d %H:%M} UTC"
+    """Return it with what there is of that money, and until when."""
+    left = dollars(max(most, 0)) + (f" of {dollars(whole)}" if whole is not None else "")
+    ends = f" until {until:%Y-%m-%d %H:%M} UTC" if until is not None else ""
     says = f"it is over the money of the budget of {tenant} {when}"
     needs = "" if whole is None else f" to {at_most(whole + amount - most)}"
     return Lost(
-        f"{says}: its part may cost {at_most(amount)}, {left}",
+        f"{says}: its part may cost {at_most(amount)}, {left} is left{ends}",
         Limit.at(HeldBy.BUDGET, f"money.{field} of the budget of {tenant}{needs}"),
     )  # fmt: skip
 

@@ -5,11 +5,14 @@ may cost is committed anew, and its nodes last longer.
 """
 
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from longshore.models.block_end import BlockJob, BlockOption, BlockOptionKind, BlockScene
 from longshore.models.buying import BuyingPolicy
 from longshore.models.job import Tier
+from longshore.models.market import Window
 from longshore.models.text import dollars, format_duration
+from longshore.scheduling.buying.caps import gpu_time
 from longshore.scheduling.buying.costs import priced
 from longshore.scheduling.buying.migration_cost import migration_cost
 from longshore.scheduling.buying.prices import whole_quarters
@@ -20,16 +23,26 @@ _WARM_AHEAD = timedelta(minutes=2)
 """How long before that: pools with a warm target look every minute whether they have it."""
 
 
-def go_on(scene: BlockScene) -> tuple[datetime, BlockOption] | None:
+class Longer(NamedTuple):
+    """The longer time of a machine. Without `option` there is none to think of."""
+
+    option: BlockOption | None = None
+    """What it gains."""
+    until: datetime | None = None
+    uses: dict[str, int] | None = None
+    """GPU-seconds of each job in it."""
+
+
+def go_on(scene: BlockScene) -> Longer:
     """Return until when a machine would go on for the work there, with what that gains.
 
-    None where it is not time to think of it, and where nothing there needs longer.
+    Nothing where it is not time to think of it, and where nothing there needs longer.
     """
     jobs = _beyond(scene)
     if not may_go_on(scene):
-        return None
+        return Longer()
     if not jobs:
-        return _kept_warm(scene) if is_retained_warm(scene) else None
+        return _kept_warm(scene) if is_retained_warm(scene) else Longer()
     block, policy = scene.block, scene.policy
     last = max(job.expected_end for job in jobs)
     lasts = max(job.ends_unasked(policy.safety_margin) for job in jobs)
@@ -44,10 +57,12 @@ def go_on(scene: BlockScene) -> tuple[datetime, BlockOption] | None:
         title=f"go on for {format_duration(length)} after it, billed as it runs",
         gain=sum(terms.values()), terms=terms,
     )  # fmt: skip
-    return block.ends_at + length, _within_price(scene, option)
+    until = block.ends_at + length
+    uses = gpu_time(jobs, Window(start=block.ends_at, end=until))
+    return Longer(_within_price(scene, option), until, uses)
 
 
-def _kept_warm(scene: BlockScene) -> tuple[datetime, BlockOption]:
+def _kept_warm(scene: BlockScene) -> Longer:
     """Return the longer time of a machine that the warm target wants: else another is bought."""
     block, length = scene.block, scene.policy.shortest_window
     start_up = priced(block.price, block.gpus_per_node, scene.policy.usual_startup)
@@ -56,7 +71,7 @@ def _kept_warm(scene: BlockScene) -> tuple[datetime, BlockOption]:
         title=f"go on for {format_duration(length)} after it: the warm target wants it",
         gain=start_up, terms={"start-up of another": start_up},
     )  # fmt: skip
-    return block.ends_at + length, _within_price(scene, option)
+    return Longer(_within_price(scene, option), block.ends_at + length, {})
 
 
 def _within_price(scene: BlockScene, option: BlockOption) -> BlockOption:

@@ -213,7 +213,7 @@ def _settled(room: Room, use: Use) -> Cover:
     known = ladder.refused.get(asks)
     if known is not None and known[0] == room.changes:
         return known[1]
-    taking = Taking(room, attempt, None if limit is None else limit * 1000)
+    taking = Taking(room, use.tenant, None if limit is None else limit * 1000)
     missing = taking.take(ladder, asks[0], asks[1]) * asks[1]
     if missing:
         taking.undo()
@@ -292,10 +292,10 @@ def start(room: Room, use: Use, ignore_caps: bool = False, unlimited: bool = Fal
     """Return the way of a job through its rungs, from the beginning."""
     limit, attempt = use.terms.max_borrow, (use.job_id, use.attempt)
     if limit is None or unlimited:
-        return Taking(room, attempt, None, ignore_caps)
+        return Taking(room, use.tenant, None, ignore_caps)
     held = room.held.get(attempt, {}).values()
     borrowed = sum(paid.charge.amount for paid in held if paid.charge.lent)
-    return Taking(room, attempt, max(limit * 1000 - borrowed, 0), ignore_caps)
+    return Taking(room, use.tenant, max(limit * 1000 - borrowed, 0), ignore_caps)
 
 
 def _refused(room: Room, use: Use, taking: Taking, missing: int) -> Cover:

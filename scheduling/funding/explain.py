@@ -11,7 +11,7 @@ from longshore.scheduling.funding.cover import ITSELF, Cover, at_best, cover, st
 from longshore.scheduling.funding.facts import Use, Where
 from longshore.scheduling.funding.kinds import alike, at_kind
 from longshore.scheduling.funding.remedies import Helps, Remedy, every_asked, remedies
-from longshore.scheduling.funding.room import Room
+from longshore.scheduling.funding.room import Room, farther
 
 __all__ = ["Explained", "Helps", "Remedy", "Rung", "explain"]
 
@@ -107,7 +107,7 @@ def _rungs(room: Room, use: Use) -> Iterable[Rung]:
             below_caps[cap] = below_caps.get(cap, 0) + gave
         unused = min([room.free[place], *(room.cap_free[cap] for cap in room.caps[place])])
         lendable = room.lendable[place] if lent else unused
-        recallable = 0 if lent or asked.code else _recallable(room, place, asked.steps) - unused
+        recallable = 0 if lent or asked.code else _recallable(room, use, asked) - unused
         opens = owned.spec.start if (owned.spec.start or room.now) > room.now else None
         code = asked.code
         if code is None and left:
@@ -118,18 +118,15 @@ def _rungs(room: Room, use: Use) -> Iterable[Rung]:
         )  # fmt: skip
 
 
-def _recallable(room: Room, place: int, steps: int) -> int:
-    """Return what an envelope could give to a tenant so many steps away, with what relatives
-    farther away have of it, and of the caps over it."""
-    limits = [room.free[place] + _farther(room.farther[place], steps)]
+def _recallable(room: Room, use: Use, asked: Asked) -> int:
+    """Return what an envelope could give to a job, with what relatives farther away have of it,
+    and of the caps over it."""
+    place, steps = asked.place, asked.steps
+    limits = [room.free[place] + farther(room.farther[place], steps)]
     limits += [
-        room.cap_free[cap] + _farther(room.cap_farther[cap], steps) for cap in room.caps[place]
+        room.cap_free[cap] + room.farther_below(cap, use.tenant, steps) for cap in room.caps[place]
     ]
     return min(limits)
-
-
-def _farther(amounts: Mapping[int, int], steps: int) -> int:
-    return sum(amount for away, amount in amounts.items() if away > steps)
 
 
 def _short_of(

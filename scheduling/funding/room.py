@@ -4,7 +4,7 @@ It changes as charges come and go, and counts in thousandths of a GPU. Envelopes
 by their place in lists: what is asked for each job that waits has to be fast.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +12,7 @@ from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use, Where
 from longshore.scheduling.funding.holding import Attempt, Paid, Validity, holding
 from longshore.scheduling.funding.ladder import (
     OWN,
+    RELATIVES,
     Tree,
     is_for,
     is_open,
@@ -87,6 +88,10 @@ class Room:
         self.farther: list[dict[int, int]] = [{} for _ in self.ids]
         """By envelope: how much relatives have of it, by their steps."""
         self.cap_farther: list[dict[int, int]] = [{} for _ in facts.caps]
+        self.cap_guests: list[dict[tuple[str, int], int]] = [{} for _ in facts.caps]
+        """By cap: the same by tenant, too."""
+        self.tenants: dict[Attempt, str] = {}
+        """Of whom attempts are that relatives pay for."""
         self.farthest = [OWN] * len(self.ids)
         """By envelope: how many steps away those are of them that are farthest."""
         self.cap_farthest = [OWN] * len(facts.caps)
@@ -132,7 +137,9 @@ class Room:
             held[key] = paid
         self.on[place][key] = paid
         if steps:
-            self._count(place, steps, amount)
+            if attempt in self.uses:
+                self.tenants[attempt] = self.uses[attempt].tenant
+            self._count(place, paid, amount)
 
     def remove(self, charge: Charge) -> None:
         """Have an envelope pay no longer."""
@@ -145,7 +152,7 @@ class Room:
         del self.on[place][key]
         self.pay(place, -paid.charge.amount, charge.lent)
         if paid.steps:
-            self._count(place, paid.steps, -paid.charge.amount)
+            self._count(place, paid, -paid.charge.amount)
         self.given_back.append(place)
         self.changes += 1
 
@@ -176,10 +183,20 @@ class Room:
         for cap in self.caps[place]:
             self.cap_free[cap] -= amount
 
-    def _count(self, place: int, steps: int, amount: int) -> None:
+    def _count(self, place: int, paid: Paid, amount: int) -> None:
+        steps = paid.steps
         self.farthest[place] = _add(self.farther[place], steps, amount)
         for cap in self.caps[place]:
             self.cap_farthest[cap] = _add(self.cap_farther[cap], steps, amount)
+            guests, key = self.cap_guests[cap], (self.tenants[paid.attempt], steps)
+            guests[key] = guests.get(key, 0) + amount
+
+    def farther_below(self, cap: int, tenant: str, steps: int) -> int:
+        """Return how much others than a tenant have below a cap who are more steps away from its
+        envelopes: what it has itself there would be lost to itself, for nothing."""
+        guests = self.cap_guests[cap]
+        found = farther(self.cap_farther[cap], steps)
+        return found - sum(guests.get((tenant, at), 0) for at in RELATIVES if at > steps)
 
     # --- envelopes
 
@@ -242,6 +259,11 @@ class Room:
                 len(self.given_back),
             )
         return group
+
+
+def farther(amounts: Mapping[int, int], steps: int) -> int:
+    """Return how much those have who are more steps away."""
+    return sum([amount for away, amount in amounts.items() if away > steps])
 
 
 def milli(gpus: float) -> int:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from longshore.scheduling.funding.facts import Charge, Use
-from longshore.scheduling.funding.holding import Attempt, Paid, age
+from longshore.scheduling.funding.holding import Paid, age
 from longshore.scheduling.funding.ladder import OWN
-from longshore.scheduling.funding.room import Key, Room, key_of
+from longshore.scheduling.funding.room import Key, Room, farther, key_of
 from longshore.scheduling.funding.rungs import Ladder, Rung, ladder_of
 
 
@@ -46,16 +46,16 @@ class Taking:
     """It takes as it goes; `undo` gives all of it back."""
 
     __slots__ = (
-        "_began", "attempt", "borrowed", "cap_cut", "ignore_caps", "limit", "limit_cut",
-        "recalled", "room", "share", "stuck", "taken",
+        "_began", "borrowed", "cap_cut", "ignore_caps", "limit", "limit_cut",
+        "recalled", "room", "share", "stuck", "taken", "tenant",
     )  # fmt: skip
 
     def __init__(
-        self, room: Room, attempt: Attempt, limit: int | None, ignore_caps: bool = False
+        self, room: Room, tenant: str, limit: int | None, ignore_caps: bool = False
     ) -> None:
         """`limit` is how much it may borrow, in thousandths."""
         self.room = room
-        self.attempt = attempt
+        self.tenant = tenant
         self.limit = limit
         self.ignore_caps = ignore_caps
         self.share = 0
@@ -166,10 +166,10 @@ class Taking:
         """Have relatives who are farther away give back what is wanted; return how many GPUs."""
         room = self.room
         caps = () if self.ignore_caps else room.caps[place]
-        alone = room.free[place] + self._farther(room.farther[place], [place], steps)
+        alone = room.free[place] + farther(room.farther[place], steps)
         found = alone
         for cap in caps:
-            below = self._farther(room.cap_farther[cap], room.members[cap], steps)
+            below = room.farther_below(cap, self.tenant, steps)
             found = min(found, room.cap_free[cap] + below)
         if found < min(alone, want * each):
             self.cap_cut = True
@@ -186,27 +186,16 @@ class Taking:
         self.taken.append(Taken(self.share, place, count, each, steps, False))
         return count
 
-    def _farther(self, counts: dict[int, int], places: Sequence[int], steps: int) -> int:
-        found = sum([amount for at, amount in counts.items() if at > steps])
-        own = self.room.held.get(self.attempt)
-        if found and own:
-            here = {self.room.ids[place] for place in places}
-            found -= sum(
-                paid.charge.amount
-                for paid in own.values()
-                if paid.steps > steps and paid.charge.envelope in here
-            )
-        return found
-
     def _cut(
         self, places: Sequence[int], steps: int, amount: int, free: list[int], index: int
     ) -> None:
-        """Have the farthest, of those the youngest, give back until so much is free."""
+        """Have the farthest, of those the youngest, give back until so much is free: none of the
+        own tenant, which would lose as much as it gets."""
         victims = [
             paid
             for place in places
             for paid in self.room.on[place].values()
-            if paid.steps > steps and paid.attempt != self.attempt
+            if paid.steps > steps and self.room.tenants[paid.attempt] != self.tenant
         ]
         victims.sort(key=lambda paid: (paid.steps, age(paid.charge)))
         while free[index] < amount:

@@ -247,6 +247,38 @@ async def _both_wait(ledger: Ledger) -> bool:
     return await ledger.value(WAITING_FOR_LOCKS) == 2
 
 
+_WRITTEN = """
+    SELECT 'cycle ' || id AS row, ctid::text AS version FROM cycles
+     UNION ALL SELECT 'pool', ctid::text FROM pools WHERE name = :pool
+     UNION ALL SELECT job_id, ctid::text FROM queue
+"""
+
+
+async def test_a_cycle_that_changes_nothing_writes_nothing_and_is_noted_once_a_minute(
+    ledger: Ledger,
+):
+    await ledger.register(gpus=2)
+    async with ledger.listening("a", "b", "c"):
+        await ledger.enqueue("a", gpus=2)
+        await ledger.enqueue("b", gpus=2)
+        await ledger.cycle("1")
+        before = await ledger.rows(_WRITTEN, pool=ledger.pool)
+        for number in ("2", "3"):
+            assert (await ledger.cycle(number)).waiting == 1
+        assert await ledger.rows(_WRITTEN, pool=ledger.pool) == before
+        earlier = "UPDATE cycles SET committed_at = committed_at - interval '61 s'"
+        ids = "SELECT id FROM cycles ORDER BY committed_at"
+        for number in ("4", "5", "6", "7"):
+            await ledger.rows(earlier)
+            await ledger.cycle(number)
+            assert [row["id"] for row in await ledger.rows(ids)] == ["1", "4"]
+        now = "SELECT max(committed_at) > clock_timestamp() - interval '30 s' FROM cycles"
+        assert await ledger.value(now)
+        await ledger.enqueue("c", gpus=2)
+        assert (await ledger.cycle("8")).waiting == 2
+        assert [row["id"] for row in await ledger.rows(ids)] == ["1", "4", "8"]
+
+
 async def test_every_hundredth_cycle_forgets_old_ones_that_placed_nothing(ledger: Ledger):
     await ledger.register()
     async with ledger.listening("a"):
@@ -265,6 +297,6 @@ async def test_every_hundredth_cycle_forgets_old_ones_that_placed_nothing(ledger
         await ledger.run(ledger.cycles.run_cycle, request)
         return await ledger.value("SELECT count(*) FROM cycles")
 
-    assert await kept(99) == 1152
+    assert await kept(99) == 1151
     assert await kept(100) == 1001  # the latest thousand, and the one that placed a job
     assert await ledger.value("SELECT cycle_id FROM placements") == "old"

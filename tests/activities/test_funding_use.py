@@ -20,12 +20,14 @@ from longshore.activities.funding.use import (
     used,
     with_slots,
 )
+from longshore.client.use_view import usage_table
 from longshore.models.funding import Envelope, FundingClass
 from longshore.models.funding_use import Usage, UsedBy
 from longshore.scheduling.funding.facts import Branch, Facts, Owned, Share, Use, Where
 from longshore.scheduling.funding.split import classes_of
 from tests.support.funding import charge, envelope, job_of, tenant, write_charge
 from tests.support.ledger import Ledger
+from tests.support.screens import drawn
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -315,6 +317,18 @@ async def test_each_payer_of_an_array_is_named_once_with_the_gpus_of_all_slots(l
     assert payers is not None
     assert payers.words == "2 OWNED by red/main, 1 UNFUNDED: preempted first"
     assert [lease.gpu_index for lease in held] == [1, 2, 3]
+    await own(ledger, "chat-r1", "red", (0,))
+    async with ledger.database.transaction() as connection:
+        await connection.execute(text("SET LOCAL session_replication_role = replica"))
+        await connection.execute(
+            text("INSERT INTO replicas (job_id, service, revision) VALUES ('chat-r1', 'chat', 1)")
+        )
+    found = await used_since(ledger, datetime.now(UTC) - HOUR, UsedBy.JOB)
+    assert sorted((row.job_id or "", row.service, row.funding.value) for row in found.rows) == [
+        ("", "chat", "UNFUNDED"), ("sweep", None, "OWNED"), ("sweep", None, "UNFUNDED"),
+    ]  # fmt: skip
+    names = [cells.split()[:2] for cells in drawn(usage_table(found), 120)]
+    assert ["service", "chat"] in names
 
 
 async def test_without_a_budget_nothing_is_said_of_payers(ledger: Ledger):

@@ -395,6 +395,24 @@ async def test_a_gang_goes_on_from_the_step_that_all_ranks_saved(nodes: Nodes) -
         assert "begins at 1, resume 1, told 1" in await _output(node, run)
 
 
+async def test_a_gang_of_which_nothing_whole_is_stored_begins_anew_on_all_ranks(
+    nodes: Nodes,
+) -> None:
+    a, b = nodes.node("a"), nodes.node("b")
+    saves = _start(a, f"{COUNT} step=1; save; {IDLE}", rank=0)
+    other = _start(b, f"{COUNT} {IDLE}", rank=1)
+    await _published(saves, 1)
+    for node, run in ((a, saves), (b, other)):
+        await _stop(node, run)
+    again = [_start(node, COUNT + IDLE, attempt=2, rank=rank) for rank, node in enumerate((a, b))]
+    for node, run in zip((a, b), again, strict=True):
+        assert "begins at 0, resume no, told nothing" in await _output(node, run)
+    keeper = again[0].keeper
+    assert keeper
+    assert "all of them begin anew" in keeper.error
+    assert tree_of(_work(a))[".c.unfinished/step"] == b"1\n"
+
+
 async def test_one_process_gets_the_files_of_all_ranks_of_the_gang_that_it_was(
     nodes: Nodes,
 ) -> None:

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from longshore.activities.node.element_runner import UNWRITTEN
 from longshore.activities.node.journal import batch_report
 from longshore.activities.node.output_pipes import PATIENCE, OutputPipes, Spool, open_spools
+from longshore.models.node_messages import ProcessReport
+from longshore.models.retry import FailureClass
 from tests.agent.test_full_run_folder import RUNS_ELEMENTS
+from tests.support.screens import NOW
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -21,6 +25,27 @@ def test_each_element_says_what_the_disk_did_not_take(tmp_path: Path) -> None:
     errors = [each.error for each in batch_report(tmp_path, indirect=True).results]
     lost = "13 bytes of its output are lost: the disk of the node was full"
     assert errors == [f"exited with code 3; {lost}"] * 40
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_of_an_element_whose_runner_was_killed_it_is_told_too(tmp_path: Path) -> None:
+    """It noted what was lost while it ran: nothing of it has to be written on the full disk."""
+    noted = f"until grep -q 13 {tmp_path}/{UNWRITTEN}; do :; done"
+    kills = f"test $N = 1 && {{ echo twelve_bytes; {noted}; kill -9 $PPID; }}; true"
+    runs = RUNS_ELEMENTS.replace('"env": {}}', '"env": {"N": str(index)}}')
+    argv = [sys.executable, "-c", runs, str(tmp_path), kills]
+    with Path("/dev/full").open("wb") as full:
+        subprocess.run(argv, check=False, timeout=60, stdout=full, stderr=subprocess.DEVNULL)
+    over = ProcessReport(
+        exit_code=137,
+        failure=FailureClass.NODE,
+        message="it was killed",
+        started_at=NOW,
+        ended_at=NOW,
+    )
+    first, second = batch_report(tmp_path, indirect=True, over=over).results
+    lost = "13 bytes of its output are lost: the disk of the node was full"
+    assert (first.error, second.error) == ("", f"it was killed; {lost}")
 
 
 def test_the_next_element_tells_what_the_one_before_has_lost(tmp_path: Path, disk: "Disk") -> None:

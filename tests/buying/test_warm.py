@@ -103,8 +103,8 @@ class _Poked(Signals):
 
 
 async def _cycles(buyer: Buyer) -> int:
-    rows = await buyer.rows("SELECT count(*) AS n FROM cycles WHERE pool = :pool", pool=buyer.pool)
-    return rows[0]["n"]
+    status = await buyer.temporal.get_workflow_handle(f"pool-{buyer.pool}").query("status")
+    return status["cycles"]
 
 
 async def _decided_twice(buyer: Buyer) -> bool:

@@ -27,6 +27,7 @@ from longshore.models.messages import (
 from longshore.models.reconcile import Finding, FindingKind, ReconcileReport, ReconcileRequest
 from longshore.models.settings import Settings
 from longshore.workflows.job import JobWorkflow
+from longshore.workflows.pool import PoolWorkflow
 from longshore.workflows.reconcile import ReconcileWorkflow
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
@@ -168,19 +169,19 @@ async def test_gpus_are_not_given_back_while_nobody_knows_that_the_process_has_e
     await _finds_nothing(temporal)
 
 
+@pytest.mark.usefixtures("control")
 async def test_a_pool_whose_workflow_was_terminated_is_started_again(
-    longshore: Longshore, control: Database, pool: str, temporal: Client
+    longshore: Longshore, pool: str, temporal: Client
 ):
     job_id = (await longshore.submit(a_spec(pool))).job_id
     await _waits_for_a_reason(longshore, job_id)
-    await temporal.get_workflow_handle(pool_workflow_id(pool)).terminate()
-    cycles = "SELECT count(*) FROM cycles WHERE pool = :pool"
-    before = await _scalar(control, cycles, pool=pool)
+    flow = temporal.get_workflow_handle_for(PoolWorkflow.run, pool_workflow_id(pool))
+    await flow.terminate()
     finding = await _mends(temporal, FindingKind.POOL_ASLEEP, f"pool {pool}")
     assert finding.problem == "jobs wait (1), and no workflow works on it"
 
     async def cycled() -> bool:
-        return await _scalar(control, cycles, pool=pool) > before
+        return (await flow.query(PoolWorkflow.status)).last is not None
 
     await eventually(cycled)
     await _finds_nothing(temporal)

@@ -286,8 +286,7 @@ def test_over_the_money_of_a_budget_it_says_whose_how_much_and_until_when():
     decision = decided([a_job()], BOOK, OFFERS, caps=caps)
     assert re.search(
         r"it is over the money of the budget of root today: its part may cost "
-        r"\$\d+\.\d\d, \$1.00 is left of \$500.00, "
-        r"with \$499.00 committed, until 2026-11-27 00:00 UTC",
+        r"\$\d+\.\d\d, \$1.00 of \$500.00 is left until 2026-11-27 00:00 UTC",
         decision.reason,
     ), decision.reason
     part = micro_of(re.findall(r"part may cost \$([\d.]+)", decision.reason)[0])

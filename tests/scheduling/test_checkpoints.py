@@ -89,7 +89,15 @@ def test_a_gang_goes_on_from_the_store_and_one_process_from_the_newer() -> None:
     assert not resume(older, newest, ranks=1).keep_local
     assert not resume(None, newest, ranks=1).keep_local
     assert not resume(local, newest, ranks=2).keep_local
-    assert resume(None, None, ranks=2).keep_local
+    assert resume(None, None, ranks=1).keep_local
+
+
+def test_where_nothing_whole_is_stored_all_ranks_of_a_gang_begin_anew() -> None:
+    saved_alone = LocalCheckpoint(folder="/f", attempt=1, number=2, ranks=2)
+    for local in (saved_alone, None):
+        assert resume(local, None, ranks=2).anew
+    assert resume(saved_alone, None, ranks=1).anew  # one rank's part
+    assert not resume(saved_alone.model_copy(update={"ranks": 1}), None, ranks=1).anew
 
 
 def test_without_the_store_only_who_ran_here_last_goes_on() -> None:

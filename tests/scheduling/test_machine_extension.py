@@ -52,6 +52,12 @@ def test_the_last_of_the_jobs_says_for_how_long():
     assert decide_block(overrun(jobs=jobs)).until == ENDS + 105 * MINUTE
 
 
+def test_it_is_told_whose_jobs_it_goes_on_for():
+    jobs = (a_job_there("n1", 1), a_job_there("n1", 0.5, id="other", gpus=4))
+    decision = decide_block(overrun(jobs=jobs))
+    assert decision.uses == {"on-n1": 8 * 40 * 60, "other": 4 * 10 * 60}
+
+
 def test_a_job_that_takes_long_to_leave_ends_there_unasked():
     jobs = (a_job_there("n1", 1, lead=31 * MINUTE),)  # asked half an hour before its machine ends
     assert decide_block(overrun(jobs=jobs)).until == ENDS + 75 * MINUTE

@@ -224,13 +224,14 @@ class Plain:
         return [own, *((partial(self.left_below, cap), cap.envelopes) for cap in self.caps(id))]
 
     def victims(self, use: Use, step: Step, envelopes: frozenset[int]) -> list[Charge]:
-        """Who is farther from an owner; the farthest last, and of those the youngest."""
+        """Who is farther from an owner, of other tenants; the farthest last, and of those the
+        youngest."""
         found = [
             one
             for one in self.charges
             if one.envelope in envelopes
             and self.steps(one) > step.steps
-            and (one.job_id, one.attempt) != (use.job_id, use.attempt)
+            and self.uses[one.job_id, one.attempt].tenant != use.tenant
         ]
         return sorted(found, key=lambda one: (self.steps(one), self.age(one)))
 

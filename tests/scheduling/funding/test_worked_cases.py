@@ -312,6 +312,30 @@ def test_only_who_is_nearer_takes_back(tenant: str, funded: bool):
     assert cover(Room(facts, NOW), use("x", tenant, 1)).funded is funded
 
 
+def test_nobody_takes_the_room_of_a_cap_from_another_job_of_its_tenant():
+    """The parent pays for one, below a cap that is used up by it; the own envelope is idle."""
+    tenants = tree(p=None, me="p", sibling="p")
+    cap = capped(1, "p", 2, [1, 2])
+    envelopes = [owned(1, "me", 2), owned(2, "p", 2)]
+    mine, theirs = use("m", "me", 2), use("m", "sibling", 2)
+    for running, funded in ((mine, False), (theirs, True)):
+        facts = facts_of(tenants, envelopes, [cap], [running], [charge("m", 2, 2, 1)])
+        found = cover(Room(facts, NOW), use("x", "me", 2))
+        assert found.funded is funded
+        assert bool(found.recalls) is funded
+    facts = facts_of(tenants, envelopes, [cap], [mine], [charge("m", 2, 2, 1)])
+    room = Room(facts, NOW)
+    assert cover(room, use("x", "me", 2)).code is FundingCode.CAP
+    assert explain(room, use("x", "me", 2)).rungs[0].recallable == 0
+    half = facts_of(
+        tenants, envelopes, [cap], [use("m", "me", 1), use("s", "sibling", 1)],
+        [charge("m", 2, 1, 1), charge("s", 2, 1, 2)],
+    )  # fmt: skip
+    assert not cover(Room(half, NOW), use("x", "me", 2)).funded
+    [recall] = cover(Room(half, NOW), use("x", "me", 1)).recalls
+    assert recall.charge.job_id == "s"
+
+
 def test_what_is_as_near_does_not_count_as_room():
     """The parent's is half a sibling's, as near, and half a cousin's."""
     tenants = tree(r=None, p="r", q="r", me="p", sibling="p", cousin="q")
