@@ -282,6 +282,7 @@ class Processes:
     async def recover(self) -> None:
         """Go on with the engines that an earlier life of the agent left; kill what else it left,
         and report it. Before anything starts."""
+        await asyncio.to_thread(self._store.remove_drafts)
         left = [record for record in self._store.all() if record.report is None]
         found = {record.key: await adoptable(self._store, record) for record in left}
         adopted = {key: each for key, each in found.items() if each is not None}

@@ -24,7 +24,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from longshore.activities.node.removal import remove_tree
+from longshore.activities.node.removal import remove_tree, remove_what_can_be
 from longshore.models.base import JOB_ID, Instant, Wire
 from longshore.models.bounds import TAKEN
 from longshore.models.errors import StaleError
@@ -130,10 +130,17 @@ class RunStore:
         _write(self.folder(record.key) / "record.json", record)
 
     def all(self) -> Iterator[RunRecord]:
-        """Yield every readable record, in no order."""
+        """Yield every readable record, in no order. What else lies there is none of ours."""
         for folder in self._folder.iterdir():
-            if record := _read(folder / "record.json"):
+            if _names_run(folder.name) and (record := _read(folder / "record.json")):
                 yield record
+
+    def remove_drafts(self) -> None:
+        """Remove what was claimed in part as an earlier life of the agent ended: nothing of that
+        has started. Before anything starts."""
+        for folder in self._folder.glob(".*-*"):
+            if _names_run(folder.name.removeprefix(".")):
+                remove_what_can_be(folder)
 
     def started(self, key: PlacementKey) -> dict[str, Any] | None:
         """Return what the supervisor wrote at the start; None when it never came so far."""
@@ -193,10 +200,15 @@ def _read(path: Path) -> RunRecord | None:
     return None
 
 
+def _names_run(name: str) -> bool:
+    job_id, _, attempt = name.rpartition("-")
+    return bool(JOB_ID.fullmatch(job_id)) and attempt.isdigit()
+
+
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 
 
