@@ -165,17 +165,24 @@ class RunStore:
         suffixes = (name[len(prefix) :] for name in names if name.startswith(prefix))
         return max((int(suffix) for suffix in suffixes if suffix.isdigit()), default=0)
 
-    def owns(self, owner: str, *, in_batches: bool) -> bool:
-        """Return whether a run of a job is here, or one of a batch of a slot."""
-        if not in_batches:
-            return self.newest_attempt(owner) > 0
-        return any(name.startswith(f"{owner}.b") for name in os.listdir(self._folder))  # noqa: PTH208 (as above)
+    def is_last(self, record: RunRecord) -> bool:
+        """Return whether no other run is here of a job, or of a batch of its slot."""
+        own = self.folder(record.key).name
+        in_batches = record.folder is not None
+        prefix = f"{record.owner}.b" if in_batches else f"{record.owner}-"
+        names = os.listdir(self._folder)  # noqa: PTH208 (as above)
+        return not any(
+            name.startswith(prefix) and (in_batches or name[len(prefix) :].isdigit())
+            for name in names
+            if name != own
+        )
 
     def remove(self, key: PlacementKey) -> None:
         """Remove a run folder, its record last: what is interrupted can be found again."""
         folder = self.folder(key)
+        folder.chmod(0o700)  # a job may have closed it
         for path in folder.iterdir():
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 remove_tree(path)
             elif path.name != "record.json":
                 path.unlink()
