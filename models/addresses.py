@@ -1,8 +1,10 @@
 """Addresses of our own small HTTP endpoints, and URLs as they may be shown."""
 
 import ipaddress
+import posixpath
 import re
 from typing import Annotated
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BeforeValidator
 
@@ -90,6 +92,24 @@ def url_of(address: str) -> str:
     host, port = host_and_port(address)
     host = {"0.0.0.0": LOOPBACK, "::": LOOPBACK_6}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def file_name(url: str) -> str:
+    """Return the name under which a node stores the one file at a URL.
+
+    Over HTTP without the query: what is signed or asked for changes. "" where a folder is named.
+    """
+    if url.endswith("/"):
+        return ""
+    if not url.startswith(("http:", "https:")):
+        return posixpath.basename(unquoted(url) if url.startswith("file:") else url)
+    parts = urlsplit(url)
+    return posixpath.basename(unquoted(parts.path).rstrip("/")) or parts.hostname or "file"
+
+
+def unquoted(text: str) -> str:
+    """Return a part of a URL as it means it."""
+    return unquote(text, errors="surrogateescape")
 
 
 def without_secrets(text: str) -> str:

@@ -61,10 +61,10 @@ def to_write(
     Another kind of answer, other constraints, another class, or a kept start that was not known or
     not kept, or has moved by more than a minute and a tenth since it was news: that is news, and
     all of it is written. A start for which no place is kept moves with each newcomer: that is
-    written, and no news. Of decisions that differ in words alone, as in how many nodes a constraint
-    rules out, the oldest few are, and none within ten seconds of the last. Where no more than a
-    start has moved, and that is no news, nothing is: starts that wait for what nobody knows move
-    with the clock. A job that is set aside once more rests once more.
+    written, and no news. Of decisions that differ in words alone, as in how many nodes a
+    constraint rules out, the oldest few are, and none within ten seconds of the last. Where no
+    more than a start has moved, and that is no news, nothing is: starts that wait for what nobody
+    knows move with the clock. A job that is set aside once more rests once more.
     """
     written: list[Written] = []
     stale: list[tuple[datetime, int, Written]] = []

@@ -20,14 +20,16 @@ class Losses:
     def heard(self, lost: NodeLost) -> None:
         """Keep a loss; what was said of it first counts."""
         at = (lost.node_id, lost.epoch)
-        self._all_told = self._all_told or bool(lost.also)  # that no older version has handled
+        # An older version, which may have handled it during an upgrade, hears of the first alone.
+        also = lost.also if lost.also and workflow.patched("losses-in-one") else ()
+        self._all_told = self._all_told or bool(also)
         self._last.append(at)
         if len(self._last) > _FIRST and not (self._all_told or workflow.patched("every-loss")):
             first = self._last.pop(0)
             if first not in self._last:
                 self._known.pop(first, None)
         self._known.setdefault(at, lost)
-        for each in lost.also:
+        for each in also:
             other = {"node_id": each.node_id, "epoch": each.epoch, "also": ()}
             self._known.setdefault((each.node_id, each.epoch), lost.model_copy(update=other))
 

@@ -18,11 +18,7 @@ from longshore.activities.node import checkpoint_files
 from longshore.activities.node.checkpoint_marker import read_marker, write_marker
 from longshore.activities.node.launch import SAVE_REQUEST, SAVED
 from longshore.activities.node.public_files import put_public, remove_public
-from longshore.activities.node.publisher import (
-    Moment,
-    Publisher,
-    in_thread,
-)
+from longshore.activities.node.publisher import Moment, Publisher, in_thread
 from longshore.activities.node.restoring import Restoring
 from longshore.activities.node.saved_lines import SavedLines
 from longshore.activities.node.system import boot_clock, signal_number
@@ -127,6 +123,7 @@ class Keeper:
             return {}
         self._tells = self._local.tells
         if ahead:
+            self._publisher.start()  # what is still to be brought may fail, and this is not stored
             await self._publish_folder(self._local)
         resume_variables = {"LONGSHORE_RESUME": "1"}
         if self._local.step is not None:
@@ -193,10 +190,12 @@ class Keeper:
             self._publisher.hurry()
 
     async def finish(self, *, stopped: bool, killed: bool, succeeded: bool) -> None:
-        """Publish what is left, when nothing of the job runs any more.
+        """Publish what is left, when nothing of the job runs any more, or it never began; once.
 
         `stopped` says that somebody asked for the end, `killed` that it came by force.
         """
+        if self._over:
+            return
         await self._look()
         if stopped and not self._number:  # where it never says that it has saved, its exit does
             if killed:

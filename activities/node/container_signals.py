@@ -6,6 +6,8 @@ by a shell, which dies at once. So the image's own shell sends the signal from i
 nothing of the node, which may not see these processes (docker), or may not signal them (rootless).
 """
 
+from collections.abc import Sequence
+
 _INSIDE = """
 number=$1
 [ "$PPID" = 0 ] || exit 126  # a namespace of others too: `kill -1` would reach them
@@ -70,3 +72,14 @@ def signal_command(runtime: str, container: str) -> tuple[str, ...]:
     are to follow. It fails where the container is not there yet, and returns when the rest is
     left to the container."""
     return ("sh", "-c", _OUTSIDE, "sh", runtime, container, _INSIDE)
+
+
+def with_signal(command: Sequence[str], number: int, *, stop: bool) -> list[str]:
+    """Return a signal command with the number of the signal, and whether the container is to end.
+
+    An older agent, which goes on while its package is replaced, has `RUNTIME kill --signal NAME`:
+    there the number goes in before the last word.
+    """
+    if tuple(command[1:3]) == ("kill", "--signal"):
+        return [*command[:-1], str(number), command[-1]]
+    return [*command, str(number), "stop" if stop else "go-on"]

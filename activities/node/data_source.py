@@ -5,7 +5,6 @@ Everything here blocks. A source is whatever fsspec reads: file, http(s), s3 and
 
 import hashlib
 import os
-import posixpath
 import re
 import stat
 from bisect import bisect_left
@@ -14,12 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from longshore.activities.node.index_pages import index_pages
 from longshore.activities.own_link import is_own_link
 from longshore.activities.storage import connect, is_local, speaking, why_away
-from longshore.models.addresses import without_secrets
+from longshore.models.addresses import file_name, unquoted, without_secrets
 from longshore.models.errors import StoreError
 from longshore.models.visible import shown
 
@@ -211,7 +210,7 @@ class DataSource:
         if not self.url.endswith("/"):
             info = self._fs.info(self._root)
             if info.get("type") != "directory":
-                name = posixpath.basename(self._root) if not self._is_http else _name_in(self.url)
+                name = file_name(self.url)
                 refuse_name(self.url, name)
                 return [self._file(name, self._root, info)]
         below = self._root if not self._is_http else f"{self._root}/"
@@ -243,7 +242,7 @@ class DataSource:
 
     def _decoded(self, path: str) -> str:
         """Return the path that a link of an index page means. Raises SourceError."""
-        parts = [_unquoted(part) for part in path.split("/")]
+        parts = [unquoted(part) for part in path.split("/")]
         if any("/" in part for part in parts):
             raise _unnameable(self.url, path)
         return "/".join(parts)
@@ -268,16 +267,6 @@ def _limits() -> Any:
     from aiohttp import ClientTimeout  # 0.1 s of every start of an agent, and few jobs need it
 
     return ClientTimeout(total=None, sock_connect=30, sock_read=_SILENT)
-
-
-def _name_in(url: str) -> str:
-    """Return the name of the file at a URL of HTTP: what is signed or asked for changes."""
-    parts = urlsplit(url)
-    return posixpath.basename(_unquoted(parts.path).rstrip("/")) or parts.hostname or "file"
-
-
-def _unquoted(text: str) -> str:
-    return unquote(text, errors="surrogateescape")
 
 
 def _tag_of(info: dict[str, Any]) -> str:

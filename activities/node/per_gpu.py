@@ -6,6 +6,7 @@ Runs as the process of a job, from the standard library alone. GPUs and the firs
 CUDA_VISIBLE_DEVICES, WORLD_SIZE and LONGSHORE_FIRST_RANK. SIGNALS are the numbers of those that
 the job may get, as `15,10`: the first asks it to stop. They reach every process through their
 group. This one waits for all, and asks nobody again: a handler that saves would be entered twice.
+But no longer than the GRACE, in which a stop is over: the same signal may ask to save and go on.
 An older agent, which goes on while its package is replaced, names no SIGNALS.
 Exits with the code of the process that failed first (128 + signal where a signal ended it), else
 with 0.
@@ -38,7 +39,7 @@ def of_one(rank: int, local_rank: int, world: int, local_world: int) -> dict[str
 
 def run(grace: float, numbers: list[int], argv: list[str]) -> int:
     """Run the command for each GPU until all have ended; return the exit code."""
-    stopped: list[int] = []
+    stopped: list[float] = []
     devices = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
     indices = os.environ["LONGSHORE_GPU_INDICES"].split(",")
     first, world = int(os.environ["LONGSHORE_FIRST_RANK"]), int(os.environ["WORLD_SIZE"])
@@ -46,7 +47,7 @@ def run(grace: float, numbers: list[int], argv: list[str]) -> int:
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
     if numbers[0] in ignored:
-        signal.signal(numbers[0], lambda number, _: stopped.append(number))
+        signal.signal(numbers[0], lambda *_: stopped.append(time.monotonic()))
 
     def heed_signals() -> None:
         """What this process ignores, the job's must not."""
@@ -72,11 +73,13 @@ def run(grace: float, numbers: list[int], argv: list[str]) -> int:
     return _wait(started, grace, stopped)
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], grace: float, stopped: list[int]) -> int:
+def _wait(processes: list[subprocess.Popen[bytes]], grace: float, stopped: list[float]) -> int:
+    """`stopped` has the times at which the signal came that asks to stop."""
     while True:
         codes = [process.poll() for process in processes]
         failed = [code for code in codes if code]
-        if failed and not (stopped and None in codes):
+        stops = bool(stopped) and time.monotonic() < stopped[-1] + grace
+        if failed and not (stops and None in codes):
             _end(processes, grace)
             return failed[0] if failed[0] > 0 else 128 - failed[0]
         if all(code == 0 for code in codes):

@@ -131,7 +131,7 @@ class NodeActivities:
     @reports_errors
     async def stop_elements(self, request: StopElements) -> None:
         """Stop and leave out elements of a batch. A repeat changes nothing."""
-        await asyncio.to_thread(self._processes.stop_elements, request)
+        await self._processes.stop_elements(request)
 
     async def _run(self, request: RunProcessRequest, every: float) -> ProcessReport:
         placement = request.placement

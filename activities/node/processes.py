@@ -4,7 +4,7 @@ import asyncio
 import logging
 import signal
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -178,7 +178,7 @@ class Processes:
         elif self._store.find(request.key) is None:
             self._store.claim(never_to_start(request.key, request.reason, wall_clock()))
 
-    def stop_elements(self, request: StopElements) -> None:
+    async def stop_elements(self, request: StopElements) -> None:
         """Leave out elements of a batch that runs here, and stop the one that is cancelled. A
         batch that does not run here has ended."""
         key = PlacementKey(
@@ -187,8 +187,7 @@ class Processes:
         run = self._runs.get(key)
         if run is None:
             return
-        with (run.folder / CANCELLED).open("a", encoding="utf-8") as file:
-            file.writelines(f"{index}\n" for index in request.indices)
+        await asyncio.to_thread(_add_lines, run.folder / CANCELLED, request.indices)
         if run.supervised:
             run.supervised.signal(signal.SIGUSR1)
 
@@ -282,6 +281,7 @@ class Processes:
     async def recover(self) -> None:
         """Go on with the engines that an earlier life of the agent left; kill what else it left,
         and report it. Before anything starts."""
+        await asyncio.to_thread(self._store.remove_drafts)
         left = [record for record in self._store.all() if record.report is None]
         found = {record.key: await adoptable(self._store, record) for record in left}
         adopted = {key: each for key, each in found.items() if each is not None}
@@ -349,3 +349,8 @@ class Processes:
         for run in self._runs.values():
             if run.supervised:
                 run.supervised.feed(sent_at)
+
+
+def _add_lines(path: Path, numbers: Iterable[int]) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(f"{number}\n" for number in numbers)

@@ -118,7 +118,8 @@ class Publisher:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._run())
+        """Begin to publish. A repeat changes nothing."""
+        self._task = self._task or asyncio.create_task(self._run())
 
     async def offer(self, moment: Moment) -> None:
         """Publish this next, in place of older ones that still wait."""

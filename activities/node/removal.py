@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import stat
+import sys
 import uuid
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,16 @@ from pathlib import Path
 _AT_A_TIME = 200
 """Levels that are removed in one pass. The walks of Python call themselves once a level, and stop
 with RecursionError at about a thousand."""
+_OWN = stat.S_IRWXU
+"""What a folder needs, for its owner to remove what is in it."""
+_PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(folder: Path, below: int | None = None) -> None:
     """Remove a folder with all that is in it, following no link. Raises OSError.
 
-    Its path is relative to the open folder `below`, where that is given.
+    Folders that may not be written, as those of Go's module cache, are opened first. Its path is
+    relative to the open folder `below`, where that is given.
     """
     _remove(folder, below, ignore_errors=False)
 
@@ -28,13 +33,47 @@ def remove_what_can_be(folder: Path) -> None:
 
 
 def _remove(folder: Path, below: int | None, *, ignore_errors: bool) -> None:
-    left = [folder]
+    left, opened = [folder], set[Path]()
     while left:
         each = left.pop()
         try:
-            shutil.rmtree(each, ignore_errors=ignore_errors, dir_fd=below)
-        except RecursionError:
-            left += [each, *_cut(each, folder, below)]
+            try:
+                shutil.rmtree(each, ignore_errors=ignore_errors, dir_fd=below)
+            except RecursionError:
+                left += [each, *_cut(each, folder, below)]
+        except PermissionError:
+            if each in opened or not _opened(each, below):
+                raise
+            opened.add(each)
+            left.append(each)
+
+
+def _opened(folder: Path, below: int | None) -> bool:
+    """Let its owner into a folder and those in it; return whether that was of use for any."""
+    found = _own(folder, below)
+    for path, folders, _, here in os.fwalk(folder, dir_fd=below):
+        for name in filter(partial(_is_folder, here), folders):
+            found |= _own(name, here)
+        if path.count("/") - str(folder).count("/") >= _AT_A_TIME:
+            folders.clear()
+    return found
+
+
+def _own(folder: Path | str, below: int | None) -> bool:
+    """Let its owner into a folder; return whether that was of use."""
+    fd = os.open(folder, _PASS, dir_fd=below)
+    try:
+        mode = stat.S_IMODE(os.fstat(fd).st_mode)
+        if mode & _OWN != _OWN:
+            # What was opened as a path alone has no other way; the link leads to that folder.
+            held = f"/proc/self/fd/{fd}" if sys.platform == "linux" else fd
+            os.chmod(held, mode | _OWN)  # noqa: PTH101 (no path)
+            return True
+    except PermissionError:
+        pass  # it is another user's
+    finally:
+        os.close(fd)
+    return False
 
 
 def _cut(deep: Path, folder: Path, below: int | None) -> list[Path]:

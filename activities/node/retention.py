@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from temporalio.service import RPCError
@@ -15,8 +15,12 @@ from longshore.activities.failpoints import wall_clock
 from longshore.activities.node.code_folder import remove_unpacked
 from longshore.activities.node.removal import remove_tree
 from longshore.activities.node.runs import RunRecord, RunStore
+from longshore.models.placement import PlacementKey
 
 PRUNE_EVERY = timedelta(minutes=1)
+STUCK_AGAIN = timedelta(hours=1)
+"""Between two tries to remove what cannot be removed, as files of another user."""
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +50,8 @@ class Pruner:
         self._jobs = folder / "jobs"
         self._keeping = keeping
         self._is_over = is_over
+        self._stuck: dict[PlacementKey, datetime] = {}
+        """Runs that cannot be removed, and when that was tried last."""
 
     async def keep_pruning(self, every: timedelta = PRUNE_EVERY) -> None:
         """Prune again and again, until cancelled; a server that is away is asked next time."""
@@ -60,7 +66,8 @@ class Pruner:
     async def prune(self, now: datetime) -> int:
         """Remove what may go at `now`; return how many runs that were.
 
-        Raises what `is_over` raises, and OSError.
+        What cannot be removed is told once, and tried again later. Raises what `is_over` raises,
+        and OSError where the records cannot be read.
         """
         records = await asyncio.to_thread(list, self._store.all())
         newest: dict[str, int] = {}
@@ -69,13 +76,22 @@ class Pruner:
             newest[record.job_id] = max(record.attempt, newest.get(record.job_id, 0))
         pruned = 0
         for record in self._surplus(records, now):
+            if now - self._stuck.get(record.key, _LONG_AGO) < STUCK_AGAIN:
+                continue
             # The folder of a slot of an array outlives its batches.
             last = record.attempt == newest[record.job_id] and (
                 record.folder is None or left[record.owner] == 1
             )
             if last and not await self._is_over(record.owner):
                 continue
-            await asyncio.to_thread(self._remove, record)
+            try:
+                await asyncio.to_thread(self._remove, record)
+            except OSError as error:
+                if record.key not in self._stuck:
+                    _log.warning("what is left of %s cannot be removed: %s", record.key, error)
+                self._stuck[record.key] = now
+                continue
+            self._stuck.pop(record.key, None)
             left[record.owner] -= 1
             pruned += 1
         return pruned
@@ -93,15 +109,15 @@ class Pruner:
         ]
 
     def _remove(self, record: RunRecord) -> None:
-        self._store.remove(record.key)
-        if self._store.owns(record.owner, in_batches=record.folder is not None):
-            return
         folder = self._jobs / record.owner
-        if not record.checkpoints:
-            with contextlib.suppress(FileNotFoundError):
-                remove_tree(folder)
-        elif record.code:
-            remove_unpacked(folder)
+        # Before its last record goes: nothing else says that the folder is to go.
+        if self._store.is_last(record):
+            if not record.checkpoints:
+                with contextlib.suppress(FileNotFoundError):
+                    remove_tree(folder)
+            elif record.code:
+                remove_unpacked(folder)
+        self._store.remove(record.key)
 
 
 def _ended_at(record: RunRecord) -> datetime:

@@ -108,6 +108,8 @@ class Lifecycle:
             report = report.model_copy(update={"log_error": run.shipper.error})
         report = with_elements(report, run.record, run.folder)
         if run.keeper:
+            # Of one that never began: what its folder held is published, as of any other.
+            await run.keeper.finish(stopped=False, killed=False, succeeded=False)
             last, error = run.keeper.last, run.keeper.error
             report = report.model_copy(update={"checkpoint": last, "checkpoint_error": error})
         if report.failure is None and report.stopped_for is None:

@@ -24,7 +24,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from longshore.activities.node.removal import remove_tree
+from longshore.activities.node.removal import remove_tree, remove_what_can_be
 from longshore.models.base import JOB_ID, Instant, Wire
 from longshore.models.bounds import TAKEN
 from longshore.models.errors import StaleError
@@ -130,10 +130,17 @@ class RunStore:
         _write(self.folder(record.key) / "record.json", record)
 
     def all(self) -> Iterator[RunRecord]:
-        """Yield every readable record, in no order."""
+        """Yield every readable record, in no order. What else lies there is none of ours."""
         for folder in self._folder.iterdir():
-            if record := _read(folder / "record.json"):
+            if _names_run(folder.name) and (record := _read(folder / "record.json")):
                 yield record
+
+    def remove_drafts(self) -> None:
+        """Remove what was claimed in part as an earlier life of the agent ended: nothing of that
+        has started. Before anything starts."""
+        for folder in self._folder.glob(".*-*"):
+            if _names_run(folder.name.removeprefix(".")):
+                remove_what_can_be(folder)
 
     def started(self, key: PlacementKey) -> dict[str, Any] | None:
         """Return what the supervisor wrote at the start; None when it never came so far."""
@@ -158,17 +165,24 @@ class RunStore:
         suffixes = (name[len(prefix) :] for name in names if name.startswith(prefix))
         return max((int(suffix) for suffix in suffixes if suffix.isdigit()), default=0)
 
-    def owns(self, owner: str, *, in_batches: bool) -> bool:
-        """Return whether a run of a job is here, or one of a batch of a slot."""
-        if not in_batches:
-            return self.newest_attempt(owner) > 0
-        return any(name.startswith(f"{owner}.b") for name in os.listdir(self._folder))  # noqa: PTH208 (as above)
+    def is_last(self, record: RunRecord) -> bool:
+        """Return whether no other run is here of a job, or of a batch of its slot."""
+        own = self.folder(record.key).name
+        in_batches = record.folder is not None
+        prefix = f"{record.owner}.b" if in_batches else f"{record.owner}-"
+        names = os.listdir(self._folder)  # noqa: PTH208 (as above)
+        return not any(
+            name.startswith(prefix) and (in_batches or name[len(prefix) :].isdigit())
+            for name in names
+            if name != own
+        )
 
     def remove(self, key: PlacementKey) -> None:
         """Remove a run folder, its record last: what is interrupted can be found again."""
         folder = self.folder(key)
+        folder.chmod(0o700)  # a job may have closed it
         for path in folder.iterdir():
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 remove_tree(path)
             elif path.name != "record.json":
                 path.unlink()
@@ -193,10 +207,15 @@ def _read(path: Path) -> RunRecord | None:
     return None
 
 
+def _names_run(name: str) -> bool:
+    job_id, _, attempt = name.rpartition("-")
+    return bool(JOB_ID.fullmatch(job_id)) and attempt.isdigit()
+
+
 def _read_json(path: Path) -> dict[str, Any] | None:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 
 

@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+from longshore.activities.node.container_signals import with_signal
 from longshore.activities.node.descendants import descendants, signal_groups
 from longshore.activities.node.job_command import become_job
 from longshore.activities.node.output_pipes import OutputPipes, Spool, open_spools
@@ -232,7 +233,7 @@ class Supervisor:
         """Signal all processes of the job, those of its container instead of its client."""
         command = self._plan.get("signal_command")
         if command:
-            pid = self._help([*command, str(signal_number), "stop" if stop else "go-on"])
+            pid = self._help(with_signal(command, signal_number, stop=stop))
             if pid and stop:
                 self._signalling[pid] = signal_number
         else:
@@ -244,8 +245,7 @@ class Supervisor:
         """Start a helper; return its process id, 0 where there is none."""
         if not command:
             return 0
-        pid = 0
-        null = os.open(os.devnull, os.O_RDWR)
+        pid, null = 0, os.open(os.devnull, os.O_RDWR)
         actions = [(os.POSIX_SPAWN_DUP2, null, 0), (os.POSIX_SPAWN_DUP2, null, 1)]
         with contextlib.suppress(OSError):
             pid = os.posix_spawnp(command[0], command, self._plan["env"], file_actions=actions)

@@ -1,13 +1,12 @@
 """From an engine and the paths of its files to the arguments that start it."""
 
-import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from decimal import ROUND_DOWN, Decimal
 from pathlib import Path
 from tempfile import mkdtemp
 
-from longshore.models.addresses import without_secrets
+from longshore.models.addresses import file_name, without_secrets
 from longshore.models.data import SEPARATOR, STATE, variable_of
 from longshore.models.serving import MODEL, EngineSpec, adapter_data, files_of, is_url
 from longshore.models.visible import visible
@@ -35,8 +34,7 @@ def path_of(source: str, name: str, environ: Mapping[str, str]) -> Path:
     if why := _why_not(name, environ):
         raise ValueError(f"{without_secrets(source)} could not be fetched: {why}")
     # A data set is a folder, also where it is one file.
-    last = posixpath.basename(source)
-    return Path(folder, last) if last else Path(folder)
+    return Path(folder, file_name(source))
 
 
 def path_of_model(source: str, environ: Mapping[str, str], folder: Path) -> Path:

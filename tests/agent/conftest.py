@@ -119,12 +119,12 @@ class LocalNode:
     def start(self, command: str | list[str] | None, **details: object) -> Run:
         return self.processes.start(self.request(command, **details))  # pyright: ignore[reportArgumentType]
 
-    def start_batch(self, command: str | list[str], count: int) -> Run:
+    def start_batch(self, command: str | list[str], count: int, *, job: str = "") -> Run:
         """Start elements 0, 1 and so on of an array, which run one after another."""
         slot = Slot(array_id="array", number=0, elements=count, first=0, last=count - 1)
         elements = tuple(Element(index=index, attempt=1) for index in range(count))
         batch = Batch(slot=slot, number=1, elements=elements)
-        request = self.request(command).model_copy(update={"batch": batch})
+        request = self.request(command, job=job).model_copy(update={"batch": batch})
         return self.processes.start(request)
 
     async def report(self, command: str | list[str] | None, **details: object) -> ProcessReport:

@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from longshore.activities.node import restoring
+from longshore.activities.node.preparing import NotReadyError
 from longshore.activities.node.run import Run
+from longshore.activities.node.run_files import RunFiles
 from longshore.activities.node.system import boot_clock
+from longshore.activities.storage import GivenUp
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.errors import NotFoundError, RefusedError, UnavailableError
 from longshore.models.node_messages import ProcessReport, StopProcessRequest
@@ -206,6 +209,34 @@ async def test_what_the_store_lacks_of_a_folder_is_published_when_it_goes_on(nod
     seven = await _published(second, 7)
     assert (seven.attempt, seven.number) == (1, 1)
     assert a.checkpoints.newest("job-a")
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_it_is_published_also_where_the_job_cannot_begin(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    a, b = nodes.node("a"), nodes.node("b")
+    await _stopped(a, _start(a, f"{COUNT} step=7; trap 'save; exit' TERM; {IDLE}"))
+    shutil.rmtree(nodes.folder / "store")
+
+    async def lacks(files: RunFiles, run: Run, folder: Path) -> None:
+        if not stopped:
+            raise NotReadyError(FailureClass.START, "no such package")
+        await asyncio.to_thread(run.unwanted.wait, 60)
+        raise GivenUp
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFiles, "take_environment", lacks)
+        second = _start(a, COUNT, attempt=2)
+        if stopped:
+            await eventually(lambda: second.keeper and second.keeper.last)
+            await _stop(a, second)
+        report = await second.done
+    assert report.exit_code is None
+    assert report.checkpoint
+    assert (report.checkpoint.step, report.checkpoint.published) == (7, True)
+    assert list(second.folder.glob(".c.saved-*")) == []
+    assert "begins at 7, resume 1, told 7" in await _output(b, _start(b, COUNT, attempt=3))
 
 
 async def test_what_a_later_save_has_half_done_is_not_published_as_the_one_that_was_told(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.activities.node.container_signals import signal_command
+from longshore.activities.node.container_signals import signal_command, with_signal
 
 STAND_INS = """
 kill() { echo "kill $*"; [ "$1" != -STOP ] || [ "$may_hold" ]; }
@@ -39,6 +39,15 @@ def test_a_stop_is_sent_whether_the_first_process_can_be_held_or_not(
         capture_output=True, text=True, env={"may_hold": may_hold},
     )  # fmt: skip
     assert ended.stdout.splitlines() == said
+
+
+def test_a_stop_reaches_the_container_of_an_older_agent() -> None:
+    older = ["podman", "kill", "--signal", "longshore-job-1"]
+    told = ["podman", "kill", "--signal", "15", "longshore-job-1"]
+    assert with_signal(older, 15, stop=True) == with_signal(older, 15, stop=False) == told
+    newer = signal_command("kill", "kill")
+    assert with_signal(newer, 10, stop=True) == [*newer, "10", "stop"]
+    assert with_signal(newer, 10, stop=False) == [*newer, "10", "go-on"]
 
 
 def _process(proc: Path, pid: int, *, parent: int, state: str, handles: str) -> None:

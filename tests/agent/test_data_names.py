@@ -3,12 +3,14 @@
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from longshore.activities.node import data_cache
 from longshore.activities.node.data_source import DataSource
 from longshore.activities.node.index_pages import links_below
+from longshore.activities.serving.engine_command import path_of
 from longshore.models.errors import StoreError
 from tests.agent.conftest import LocalNode
 from tests.support.served import Served, serving
@@ -71,6 +73,26 @@ async def test_the_digest_of_a_file_with_a_space_is_checked(
 async def test_one_file_is_named_without_its_query(served: Served, signed: str):
     (served.folder / "a b.csv").write_text("1")
     assert paths_of(f"{served.url}a%20b.csv{signed}") == ["a b.csv"]
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("a.gguf", ""),
+        ("a.gguf", "?download=true"),
+        ("My%20Model.gguf", ""),
+        ("f%C3%BC.gguf", "#1"),
+    ],
+)
+async def test_an_engine_finds_the_file_of_its_model(
+    served: Served, tmp_path: Path, path: str, asked: str
+):
+    (served.folder / unquote(path)).write_text("GGUF")
+    local = (served.folder / path).as_uri().replace("%25", "%")
+    for url in (f"{served.url}{path}{asked}", local):
+        (stored,) = paths_of(url)
+        environ = {"LONGSHORE_DATA_MODEL": str(tmp_path / "data")}
+        assert path_of(url, "model", environ) == tmp_path / "data" / stored
 
 
 @pytest.mark.parametrize("link", ["%2e%2e", "a%2Fb", "val/..%2F..%2Fetc", "a%00b", "val/%2e%2e/x"])

@@ -10,6 +10,7 @@ import pytest
 
 from longshore.activities.node import per_gpu
 from longshore.activities.node.rendezvous import FIRST_PORT, PORTS, rendezvous
+from longshore.models.checkpoint import SaveRequest
 from longshore.models.job import JobSpec
 from longshore.models.node_messages import StopProcessRequest
 from longshore.models.placement import Placement, PlacementKey, Rank
@@ -171,6 +172,20 @@ async def test_a_stop_by_another_signal_is_one_too(box: LocalNode) -> None:
     await box.processes.stop_all("test")
     assert run.done.result().exit_code == 1
     assert sorted(box.output(run.record.key).split()[2:]) == ["0", "1", "saved", "saved"]
+
+
+async def test_a_rank_that_fails_after_a_save_by_the_signal_of_a_stop_ends_the_others(
+    box: LocalNode,
+) -> None:
+    contract = {"folder": "c", "signal": "SIGUSR1", "save_signal": "SIGUSR1", "grace": 0.5}
+    saves = 'trap "echo saved, step 1 >> $LONGSHORE_SAVED; saved=1" USR1; echo ready; saved='
+    fails = 'until [ "$saved" ]; do sleep 0.05; done; [ "$RANK" = 0 ] || exit 7'
+    run = box.start(f"{saves}; {fails}; while :; do sleep 0.05; done", gang=PER_GPU,
+                    checkpoint=contract)  # fmt: skip
+    await eventually(lambda: box.output(run.record.key).count("ready") == 2)
+    await box.processes.save(SaveRequest(key=run.record.key))
+    report = await run.done
+    assert (report.exit_code, report.failure) == (7, FailureClass.USER)
 
 
 @pytest.mark.parametrize("processes", ["gpu"])

@@ -148,6 +148,7 @@ UNRECORDED = {
     "input-bounds",
     "job-ids",
     "known-fields",
+    "losses-in-one",
     "node-of-another-id",
     "one-refusal",
     "one-window",

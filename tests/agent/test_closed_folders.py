@@ -1,0 +1,148 @@
+"""What jobs leave that cannot be removed at once, and what is in the way of an agent's start.
+
+Where these tests run as root they act as another user, as root may write everywhere.
+"""
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from longshore.activities.node import retention
+from longshore.activities.node.removal import remove_tree
+from longshore.activities.node.retention import Keeping, Pruner
+from longshore.activities.node.runs import RunRecord, RunStore
+from longshore.models.node_messages import ProcessReport
+from longshore.models.placement import PlacementKey
+from tests.agent.conftest import LocalNode
+
+NOW = datetime(2026, 11, 30, tzinfo=UTC)
+BEFORE = NOW - timedelta(days=30)
+
+
+@contextmanager
+def work_of_nobody() -> Iterator[Path]:
+    """The work folder of an agent that is not root; no time."""
+    rights = os.geteuid()
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # that of pytest is closed to others
+        if rights == 0:
+            os.chown(name, 65534, 65534)
+            os.seteuid(65534)
+        try:
+            yield Path(name)
+        finally:
+            os.seteuid(rights)
+
+
+async def is_over(job_id: str) -> bool:
+    return True
+
+
+def ended(work: Path, job: str, minute: int) -> Path:
+    """Have a run that has ended, with a file in the job's private folder; return that folder."""
+    at = BEFORE + timedelta(minutes=minute)
+    record = RunRecord(job_id=job, attempt=1, epoch=1, claimed_at=at, checkpoints=False)
+    store = RunStore(work / "runs")
+    store.claim(record)
+    report = ProcessReport(exit_code=0, message="finished", ended_at=at)
+    store.save(record.model_copy(update={"report": report}))
+    folder = work / "jobs" / job
+    (folder / "work").mkdir(parents=True)
+    (folder / "work/result").write_text("x")
+    return folder
+
+
+def closed(folder: Path, mode: int) -> None:
+    """Make a folder with a file, and close it."""
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("x")
+    folder.chmod(mode)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def a_pruner(work: Path) -> Pruner:
+    return Pruner(work, Keeping(runs=1000, age=timedelta(days=7)), is_over)
+
+
+@pytest.mark.parametrize("mode", [0o555, 0o444, 0o000])
+async def test_closed_folders_of_jobs_and_runs_go_too(mode: int):
+    with work_of_nobody() as work:
+        closed(ended(work, "a", 0) / "work/go/pkg/mod/x@v1", mode)
+        ended(work, "b", 1)
+        closed(work / "runs/b-1/public/of-the-job", mode)
+        (work / "runs/b-1").chmod(0o555)
+        assert await a_pruner(work).prune(NOW) == 2
+        assert (names(work / "runs"), names(work / "jobs")) == ([], [])
+
+
+def test_a_closed_folder_behind_a_link_stays_closed():
+    with work_of_nobody() as work:
+        closed(work / "other", 0o555)
+        closed(work / "own/closed", 0o555)
+        (work / "own/link").symlink_to(work / "other")
+        remove_tree(work / "own")
+        assert (work / "other").stat().st_mode & 0o777 == 0o555
+        assert names(work) == ["other"]
+        (work / "other").chmod(0o755)
+
+
+async def test_what_cannot_be_removed_holds_up_no_other_and_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    work = tmp_path
+    for minute, job in enumerate("abc"):
+        ended(work, job, minute)
+    stays = True
+
+    def remove(folder: Path, below: int | None = None) -> None:
+        if stays and folder.name == "a":
+            raise PermissionError("of another user")
+        remove_tree(folder, below)
+
+    monkeypatch.setattr(retention, "remove_tree", remove)
+    pruner = a_pruner(work)
+    with caplog.at_level(logging.WARNING):
+        assert await pruner.prune(NOW) == 2
+        assert await pruner.prune(NOW + retention.STUCK_AGAIN) == 0
+    told = [each.getMessage() for each in caplog.records if each.name == retention.__name__]
+    assert len(told) == 1
+    assert told[0].endswith("cannot be removed: of another user")
+    # Its record too, which alone says that its folder is to go.
+    assert (names(work / "runs"), names(work / "jobs")) == (["a-1"], ["a"])
+    stays = False
+    assert await pruner.prune(NOW + retention.STUCK_AGAIN + timedelta(minutes=1)) == 0
+    assert await pruner.prune(NOW + 2 * retention.STUCK_AGAIN) == 1
+    assert (names(work / "runs"), names(work / "jobs")) == ([], [])
+
+
+async def test_a_link_for_the_folder_of_a_run_is_removed_as_a_link(tmp_path: Path):
+    work = tmp_path
+    ended(work, "a", 0)
+    (work / "runs/a-1/public").rmdir()
+    (work / "runs/a-1/public").symlink_to(work / "jobs")
+    (work / "jobs/other").mkdir()
+    assert await a_pruner(work).prune(NOW) == 1
+    assert (names(work / "runs"), names(work / "jobs")) == ([], ["other"])
+
+
+async def test_an_agent_starts_whatever_lies_among_its_runs(box: LocalNode):
+    runs = box.folder / "runs"
+    (runs / "stray-1").write_text("no folder")
+    (runs / "lost+found").mkdir(mode=0o000)
+    prepared = runs / ".job-a-1"  # as an agent leaves it that is killed in a claim
+    prepared.mkdir()
+    record = RunRecord(job_id="job-a", attempt=1, epoch=1, claimed_at=NOW)
+    (prepared / "record.json").write_text(record.model_dump_json())
+    await box.life().recover()
+    assert names(runs) == ["lost+found", "stray-1"]
+    assert not (box.folder / "logs").exists()
+    assert box.processes.find(PlacementKey(job_id="job-a", attempt=1)) is None
+    (runs / "lost+found").chmod(0o755)
