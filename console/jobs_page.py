@@ -182,7 +182,7 @@ class JobPage:
     def _show(self, report: JobReport, explanation: Explanation) -> None:
         now, job = datetime.now(UTC), report.job
         state = report.state.value
-        self._badge.show(job.simulated, "Simulated GPUs")
+        self._badge.show(job.simulated or explanation.simulated, "Simulated GPUs")
         self._live.content = updated(now)
         self._title.content = f"<h1>{escape(job.id)} {chip(state)}</h1>"
         self._notes.content = view.notes_html(report)
