@@ -260,6 +260,7 @@ _STACKED = {
     "Elements that failed": "jobs stacks",
     "Elements": "jobs stacks thirds",
     "Ways to start": "jobs stacks",
+    "Attempts": "jobs stacks",
     "Size changes": "jobs stacks",
 }
 """Cards whose tables name their columns in each cell, for narrow screens."""
