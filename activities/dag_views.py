@@ -65,15 +65,20 @@ class DagViews:
             )
             counts: dict[str, Counter[StepState]] = {}
             submitted: dict[str, Counter[JobState]] = {}
+            simulated: set[str] = set()
             for job in found.mappings():
                 state = state_of(job)
                 counts.setdefault(job["dag_id"], Counter())[state] += 1
+                if job["simulated"]:
+                    simulated.add(job["dag_id"])
                 if state is StepState.SUBMITTED and job["live"] is not None:
                     live = submitted.setdefault(job["dag_id"], Counter())
                     live[JobState(job["live"])] += 1
         return tuple(
             DagSummary(
-                **_of(row, counts[row["id"]]), submitted=submitted.get(row["id"], Counter())
+                **_of(row, counts[row["id"]]),
+                simulated=row["id"] in simulated,
+                submitted=submitted.get(row["id"], Counter()),
             )
             for row in rows
         )
@@ -202,6 +207,7 @@ class DagViews:
         )
         return DagView(
             **_of(row, Counter(states.values())), on_failure=spec.on_failure,
+            simulated=any(step.simulated for step in steps),
             generation=row["generation"], steps=steps, submitted=submitted,
         )  # fmt: skip
 
@@ -307,7 +313,12 @@ _JOBS_OF_ALL = """
                               WHERE s.array_id = a.id AND p.ended_at IS NULL)
                 THEN 'RUNNING'
                 WHEN a.id IS NOT NULL OR q.job_id IS NOT NULL THEN 'QUEUED'
-                ELSE 'RETRYING' END AS live
+                ELSE 'RETRYING' END AS live,
+           EXISTS (SELECT FROM placements p JOIN nodes n ON n.id = p.node_id
+                    WHERE p.job_id = j.id AND n.simulated)
+           OR EXISTS (SELECT FROM array_slots s JOIN placements p ON p.job_id = s.job_id
+                        JOIN nodes n ON n.id = p.node_id
+                       WHERE s.array_id = j.id AND n.simulated) AS simulated
       FROM dag_jobs d LEFT JOIN jobs j ON j.id = d.job_id
       LEFT JOIN arrays a ON a.id = j.id AND j.ended_at IS NULL
       LEFT JOIN queue q ON q.job_id = j.id

@@ -309,6 +309,8 @@ POOLS = """
     SELECT p.name, p.spec,
            (SELECT count(*) FROM nodes n WHERE n.pool = p.name
                AND n.state IN ('READY', 'DRAINING')) AS nodes,
+           EXISTS (SELECT FROM nodes n WHERE n.pool = p.name AND n.simulated
+                      AND n.state <> 'GONE') AS simulated,
            (SELECT count(*) FROM gpus g JOIN nodes n ON n.id = g.node_id WHERE n.pool = p.name
                AND n.state IN ('READY', 'DRAINING')) AS gpus,
            (SELECT count(DISTINCT (l.node_id, l.gpu_index)) FROM leases l

@@ -11,6 +11,7 @@ from longshore.client.terminal import (
     JSON,
     LIMIT,
     note,
+    note_simulated,
     now,
     out,
     print_json,
@@ -206,6 +207,7 @@ def list_dags(
     if not found:
         others = "" if everything or state else " that runs; --all lists those that have ended"
         return note(f"No DAG{others}. `longshore dag submit FILE` starts one.")
+    note_simulated(any(each.simulated for each in found))
     show(dags_table(found, now(), out().width))
     return None
 

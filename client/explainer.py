@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import RowMapping
+from sqlalchemy import RowMapping, text
 
 from longshore.activities.array_views import ArrayViews
 from longshore.activities.buying.handover import closed_nodes, ends_unless_sold
@@ -20,6 +20,7 @@ from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any, read_inputs
 from longshore.activities.prices.views import why_unpriced
 from longshore.activities.queue_entries import QueueEntry, entry_of
+from longshore.activities.queue_views import SIMULATED
 from longshore.activities.serving.engine_turns import how_to_have_a_turn
 from longshore.activities.serving.service_views import (
     last_failure,
@@ -161,6 +162,7 @@ class Explainer:
             purchases = await purchases_for(connection, pool, job.id)
             standing = await read_standing(connection, pool, job.submitted_at, job.tier, job.id)
             unpriced = await why_unpriced(connection, pool, job)
+            simulated = bool(await connection.scalar(text(SIMULATED), {"pool": job.pool}))
             alone, helps, kind, agent, behind, also = None, (), "", "", 0.0, ""
             weighs = False
             entry = entry_of(row)
@@ -232,7 +234,7 @@ class Explainer:
             "weighed": turn.plan and as_told(turn.plan, _to_come(start)),
             "sizes": await self._sizes_of(job), "data": await self.staged(job),
             "meeting": await self._meeting_of(job), "payers": payers,
-            "share": part_of(pool.packing, job.tenant),
+            "share": part_of(pool.packing, job.tenant), "simulated": simulated,
         }  # fmt: skip
         return told.model_copy(update=more)
 

@@ -15,6 +15,7 @@ from longshore.client.live import progress_bar
 from longshore.client.terminal import WIDE, Text, a_table, heading, pairs, width_of_ids
 from longshore.client.words import (
     SIMULATED,
+    UNTIL_RELEASED,
     class_of,
     clock,
     places_of,
@@ -203,7 +204,7 @@ def _remark(job: JobView, now: datetime) -> str:
         case JobState.QUEUED if job.estimated_start is not None:
             return f"{says_start(job.estimated_start, now)}: {job.reason}"
         case JobState.HELD:
-            return job.reason or "until it is released"
+            return job.reason or UNTIL_RELEASED
         case _:
             return job.reason
 

@@ -16,6 +16,7 @@ from longshore.client.terminal import (
     JSON,
     Text,
     note,
+    note_simulated,
     now,
     pairs,
     print_json,
@@ -51,6 +52,7 @@ def pools(as_json: JSON = False) -> None:
         return print_json(found)
     if not found:
         return note("No pools yet. One is made by its first node, its first job, or `pool set`.")
+    note_simulated(any(pool.simulated for pool in found))
     show(pools_table(found, now()))
     _warn_of(found)
     return None
@@ -87,6 +89,7 @@ def pool_show(
     if as_json:
         return print_json(found)
     show(pools_table([found], now()), Text(), pairs(pool_facts(found)))
+    note_simulated(found.simulated)
     _warn_of([found])
     return None
 

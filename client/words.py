@@ -27,6 +27,8 @@ _STYLES = {
     NodeState.GONE: "dim",
 }
 SIMULATED = "simulated"
+UNTIL_RELEASED = "until it is released"
+"""Why a held job waits of which nobody said why."""
 
 
 def styled(state: JobState | NodeState) -> Text:

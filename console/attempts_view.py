@@ -26,9 +26,9 @@ def attempts_html(report: JobReport, now: datetime) -> str:
         ("Attempt", "Nodes and GPUs", "Placed", "Lasted", "End", "Why there"),
         (
             f'<tr><th scope="row">{each.attempt}</th>'
-            f'<td class="shares">{_shares(each)}</td><td>{when(each.placed_at)}</td>'
-            f"<td>{span((each.ended_at or over or now) - each.placed_at)}</td>"
-            f'<td class="fold">{escape(_end(each, records.get(each.attempt), over))}</td>'
+            f'<td class="shares">{_shares(each)}</td>{cell(when(each.placed_at), "Placed")}'
+            f"{cell(span((each.ended_at or over or now) - each.placed_at), 'Lasted')}"
+            f"{cell(escape(_end(each, records.get(each.attempt), over)), 'End', folds=True)}"
             f'<td class="fold quiet">{escape(each.reason)}</td></tr>'
             for each in reversed(report.attempts)
         ),

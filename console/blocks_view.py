@@ -174,7 +174,7 @@ def _about(block: BlockDetail) -> str:
         f"<p>{_what(block)}</p>"
         f'<div class="money">{_meter(block)}{left}</div>'
         f'<div class="money"><span>{_idle(block)} of {_paid(block)} at '
-        f"{price(block.price_micro_usd)}</span></div>"
+        f"{price(block.price_micro_usd)} a GPU-hour</span></div>"
     )
 
 

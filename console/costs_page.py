@@ -46,7 +46,7 @@ class CostsPage:
             each.on_value_change(self._changed)
         with ui.element("section").classes("card").props('aria-label="Sums"') as self._sums_card:
             self._sums = ui.html("", sanitize=False)
-        self._card = Card("By pool")
+        self._card = Card("By pool", classes="stacks")
         with self._card:
             self._legend = ui.html("", sanitize=False)
             self._list = ui.html(READING, sanitize=False)
@@ -70,7 +70,9 @@ class CostsPage:
         self._card.title(f"By {by}")
         self._card.remark(f"since {since:%d %b %H:%M} UTC" if since else "all that was booked")
         self._legend.content = view.legend_html(by) if found else ""
-        self._list.content = view.list_html(by, found) if found else _nothing(by, bool(in_all))
+        self._list.content = (
+            view.list_html(by, found) if found else _nothing(by, since, bool(in_all))
+        )
 
     async def _changed(self) -> None:
         asked = {"by": self._by.value, "hours": self._span.value}
@@ -84,7 +86,7 @@ class CostsPage:
         return minute - timedelta(hours=hours) if hours else None
 
 
-def _nothing(by: str, paid: bool) -> str:
+def _nothing(by: str, since: datetime | None, paid: bool) -> str:
     if paid:
         return empty(
             f"No {by} has paid yet",
@@ -92,7 +94,9 @@ def _nothing(by: str, paid: bool) -> str:
             "is open. `Block` above shows where it is.",
         )
     return empty(
-        "Nothing was paid in this time",
-        "Choose a longer time above. What a pool may buy is set with "
+        "Nothing was paid in this time" if since else "Nothing has been paid for yet",
+        *(["Choose a longer time above."] if since else []),
+        "What is not billed yet is no cost yet: the pages of purchases and blocks say about how "
+        "much that is. What a pool may buy is set with "
         "`longshore pool set default --buying enabled=true`.",
     )

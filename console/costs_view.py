@@ -17,7 +17,7 @@ def sums_html(costs: Sequence[CostView]) -> str:
     """Return the sums over all pools."""
     account = summed(costs)
     saved = amount(sum(each.saved_micro_usd for each in costs))
-    return facts((*money(account), ("Below limit prices", saved))) + account_html(account)
+    return facts((*money(account), ("Saved", saved))) + account_html(account)
 
 
 def list_html(by: str, costs: Sequence[CostView]) -> str:
@@ -44,7 +44,8 @@ def legend_html(by: str) -> str:
 
 def _row(by: str, each: CostView, most: int, shares: bool) -> str:
     parts = [("Used", amount(each.used_micro_usd))] if shares else money(each)
-    cells = "".join(number(html) for _, html in (*parts, ("Saved", amount(each.saved_micro_usd))))
+    parts = [*parts, ("Saved", amount(each.saved_micro_usd))]
+    cells = "".join(number(html, head) for head, html in parts)
     return (
         f"<tr><td>{_name(by, each.name)} {mark(each.simulated)}</td>"
         f'<td class="bars">{_bar(each, most)}</td>{cells}</tr>'

@@ -29,8 +29,8 @@ def add(fleet: Fleet) -> None:
 
     @ui.page(PATH, title="DAGs · Longshore")
     def dags(request: Request) -> None:
-        with frame(PATH, request):
-            DagsPage(fleet, request)
+        with frame(PATH, request) as badge:
+            DagsPage(fleet, badge, request)
 
     @ui.page(PATH + "/{dag_id}", title="DAG · Longshore")
     def dag(request: Request, dag_id: str) -> None:
@@ -41,8 +41,8 @@ def add(fleet: Fleet) -> None:
 class DagsPage:
     """The newest DAGs, of all states or of one."""
 
-    def __init__(self, fleet: Fleet, request: Request) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, badge: Badge, request: Request) -> None:
+        self._fleet, self._badge = fleet, badge
         state = request.query_params.get("state", "")
         self._after = request.query_params.get("after", "").replace("\0", "")
         with ui.element("div").classes("title"):
@@ -70,6 +70,7 @@ class DagsPage:
             self._more.content = ""
             return
         now, page = datetime.now(UTC), found[:SHOWN]
+        self._badge.show(any(each.simulated for each in page), "Simulated GPUs")
         self._live.content = updated(now)
         self._list.content = view.list_html(page, now) if page else self._nothing()
         last = page[-1].id if len(found) > len(page) else ""

@@ -182,7 +182,7 @@ class JobPage:
     def _show(self, report: JobReport, explanation: Explanation) -> None:
         now, job = datetime.now(UTC), report.job
         state = report.state.value
-        self._badge.show(job.simulated, "Simulated GPUs")
+        self._badge.show(job.simulated or explanation.simulated, "Simulated GPUs")
         self._live.content = updated(now)
         self._title.content = f"<h1>{escape(job.id)} {chip(state)}</h1>"
         self._notes.content = view.notes_html(report)
@@ -260,6 +260,7 @@ _STACKED = {
     "Elements that failed": "jobs stacks",
     "Elements": "jobs stacks thirds",
     "Ways to start": "jobs stacks",
+    "Attempts": "jobs stacks",
     "Size changes": "jobs stacks",
 }
 """Cards whose tables name their columns in each cell, for narrow screens."""

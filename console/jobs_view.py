@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from urllib.parse import quote
 
 from longshore.client.job_view import held, share
-from longshore.client.words import says_start, short_class_of, tier_of
+from longshore.client.words import UNTIL_RELEASED, says_start, short_class_of, tier_of
 from longshore.console.escaping import escape
 from longshore.console.parts import SIMULATED_GPUS, address, cell, chip, facts, number, table
 from longshore.models.job_status import JobState
@@ -84,8 +84,10 @@ def gpus_text(job: JobView) -> str:
 
 
 def waited(job: JobView, now: datetime) -> timedelta:
-    """Return how long a job that waits has been in the queue; of another, how long it waited for
-    its first start."""
+    """Return how long a job that waits has been in the queue, and one that is held had been; of
+    another, how long it waited for its first start."""
+    if job.state is JobState.HELD and not job.begin_only:
+        return job.waited_by(now)  # as the queue counts it: a hold is no wait
     if job.queued_at is not None:
         return now - job.waits_since
     return (job.first_started_at or job.ended_at or now) - job.waits_from
@@ -93,11 +95,15 @@ def waited(job: JobView, now: datetime) -> timedelta:
 
 def waits(job: JobView) -> bool:
     """Return whether a job waits now, for its first start or for another."""
+    if job.state is JobState.HELD and not job.begin_only:
+        return False
     return job.queued_at is not None or not (job.first_started_at or job.ended_at)
 
 
 def why(job: JobView) -> str:
     """Return why a job is where it is, as stored: by the last cycle, or how it ended."""
+    if job.state is JobState.HELD:
+        return job.reason or UNTIL_RELEASED
     if job.state is not JobState.FAILED:
         return job.reason
     kind = (job.failure or FailureClass.USER).value.replace("_", " ")

@@ -21,6 +21,12 @@ function longshoreTheme() {{
     "; path=/; max-age=31536000; samesite=strict";
 }}
 """
+_SHOW_WHERE = """
+const pages = document.querySelector(".bar nav"), here = pages?.querySelector("[aria-current]");
+if (here) pages.scrollLeft =
+  here.offsetLeft - pages.offsetLeft - (pages.clientWidth - here.offsetWidth) / 2;
+"""
+"""On a phone the later pages are beyond the edge of the navigation."""
 
 
 class Badge:
@@ -57,6 +63,7 @@ def frame(path: str, request: Request) -> Iterator[Badge]:
                 "</form>",
                 sanitize=False,
             )
+    ui.run_javascript(_SHOW_WHERE)
     with ui.element("main").classes("main").props('id="content" tabindex="-1"'):
         yield badge
 

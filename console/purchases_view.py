@@ -9,7 +9,7 @@ from longshore.activities.markets.reconcile import NEXT, MarketFinding, Mismatch
 from longshore.console.accounts import account_html, money
 from longshore.console.escaping import escape
 from longshore.console.formats import with_code
-from longshore.console.parts import CHOSEN, PICKED, chip, facts, mark, number, table, when
+from longshore.console.parts import CHOSEN, PICKED, cell, chip, facts, mark, number, table, when
 from longshore.models.spending import (
     Happened,
     OptionRecord,
@@ -204,15 +204,15 @@ def _what(each: PurchaseView) -> str:
 
 
 def _caps(caps: Sequence[Cap]) -> str:
+    heads = ("Cap of a day (UTC)", "Committed today", "At most", "Set by")
     rows = (
-        f"<tr><td>{_of(cap)}</td>{number(amount(cap.committed_micro_usd or 0))}"
-        f"{number(_most(cap))}"
-        f"<td>{'its buying policy' if cap.of_policy else 'market caps'}</td></tr>"
+        f"<tr>{cell(_of(cap), heads[0])}{number(amount(cap.committed_micro_usd or 0), heads[1])}"
+        f"{number(_most(cap), heads[2])}"
+        f"{cell('its buying policy' if cap.of_policy else 'market caps', heads[3])}</tr>"
         for cap in caps
     )
-    heads = ("Cap of a day (UTC)", "Committed today", "At most", "Set by")
     listed = table("Caps of today", heads, rows, numbers=heads[1:3])
-    return f'<section class="card caps"><div class="body">{listed}</div></section>'
+    return f'<section class="card caps stacks"><div class="body">{listed}</div></section>'
 
 
 def _most(cap: Cap) -> str:

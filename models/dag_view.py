@@ -149,6 +149,8 @@ class DagSummary(Wire):
     submitted_at: Instant
     ended_at: Instant | None = None
     jobs: int
+    simulated: bool = False
+    """A job of it runs, or ran, on simulated GPUs."""
     counts: dict[StepState, int]
     """How many of its jobs are in each state."""
     submitted: dict[JobState, int] = Field(default_factory=dict[JobState, int])
@@ -166,10 +168,6 @@ class DagView(DagSummary):
     """1, and one more for each retry."""
     steps: tuple[DagJobView, ...]
     """Its jobs, upstream first."""
-
-    @property
-    def simulated(self) -> bool:
-        return any(step.simulated for step in self.steps)
 
     @property
     def gpu_time(self) -> timedelta:

@@ -264,6 +264,8 @@ class PoolView(Wire):
     """Jobs of its queue that cannot be planned; `why` says for each what is wrong with it."""
     price: PriceView | None = None
     """What a GPU-hour costs there; null where it names no price."""
+    simulated: bool = False
+    """Whether a node of it has simulated GPUs."""
     last_cycle_at: Instant | None = None
     last_cycle_ms: float | None = None
     trouble: str = ""
@@ -351,6 +353,8 @@ class Explanation(Wire):
     """For a queued job of a pool whose score asks for shares: that of its tenant."""
     decision: Decision | None = None
     """For a queued job: what the packer would say of it now, alone, node by node."""
+    simulated: bool = False
+    """For a queued job: whether a node of its pool has simulated GPUs."""
     last_decision: Decision | None = None
     """For a queued job: what the last cycle said, with the jobs before it. In both, a node that is
     not ready has the reason that would remain if it were, where there is one."""

@@ -3,6 +3,7 @@
 import pytest
 
 from longshore.activities.cycle_views import CycleViews
+from longshore.activities.views import Views
 from longshore.models.cycles import AT_MOST
 from longshore.models.pool import Growth
 from tests.support.ledger import Ledger
@@ -45,6 +46,8 @@ async def test_the_last_hour_is_summed_up(ledger: Ledger, views: CycleViews):
     assert found.per_minute == pytest.approx(1, rel=0.1)
     assert (found.p50_ms, found.p95_ms) == (6.5, pytest.approx(10.55))
     assert (found.plan_ms, found.looked_at, found.simulated) == (3.25, 4.0, True)
+    pools = {pool.spec.name: pool for pool in await Views(ledger.database).pools()}
+    assert pools[ledger.pool].simulated, "as the list of pools says"
     assert [(each.id, each.took_ms, each.plan_ms) for each in found.latest] == [
         ("c11", 11, 5.5), ("c10", 10, 5.0),
     ]  # fmt: skip

@@ -262,6 +262,10 @@ jobs:
     assert "of 15 elements 1 running, 4 waiting, 10 blocked" in screen
     simulated = {step.name: step.simulated for step in (await shown(longshore, dag_id)).steps}
     assert simulated == {"prepare": True, "train": True}, "of an array, what its slots run on"
+    listed = await longshore("dag", "list")
+    assert "simulated" in listed.err
+    pools = await longshore("pools")
+    assert "simulated" in pools.err
     chart = (await longshore("dag", "show", dag_id, "--mermaid")).out
     assert "j0 -->|aftercorr| j1" in chart
     assert 'j1["train [0-14%1]<br/>RUNNING"]' in chart

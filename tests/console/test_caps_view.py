@@ -28,6 +28,7 @@ def test_caps_are_one_table_and_what_is_nearly_reached_is_marked():
     assert html.count("<tbody>") == 1
     assert html.count("$100.00") == 2
     assert html.count("nearly reached") == 1
+    assert html.count('data-head="Set by"') == 2, "a phone has no room for the row of heads"
     assert "notes" not in html
 
 

@@ -118,6 +118,7 @@ def test_a_job_that_waits_says_how_long_and_why():
         (a_running_job(), 7 * MINUTE),
         (a_job(first_started_at=NOW - 8 * MINUTE, queued_at=NOW - MINUTE), MINUTE),
         (a_job(JobState.CANCELLED, ended_at=NOW - 4 * MINUTE), 6 * MINUTE),
+        (a_job(JobState.HELD, queued_at=NOW - MINUTE, waited=3 * MINUTE), 3 * MINUTE),
     ],
 )
 def test_how_long_a_job_waits_or_waited(job: JobView, expected: timedelta):
@@ -126,6 +127,11 @@ def test_how_long_a_job_waits_or_waited(job: JobView, expected: timedelta):
     assert so_far == (job.state is JobState.QUEUED)
     head = text_of(view.head_html(JobReport(job=job, spec=a_spec()), NOW, None))
     assert ("Waits for" in head) == so_far
+
+
+def test_the_list_says_of_a_held_job_as_the_command_does_why_it_waits():
+    assert "until it is released" in text_of(list_html([a_job(JobState.HELD)], NOW))
+    assert "too dear" in text_of(list_html([a_job(JobState.HELD, reason="too dear")], NOW))
 
 
 @pytest.mark.parametrize(
