@@ -24,7 +24,6 @@ _PACKED_PARTS = "attn_qkv.weight"
 _DENSE = ("ffn_up.weight", "ffn_down.weight")
 """What each layer has without which the engine loads no model; the last two where there are no
 experts."""
-_KEYS = ("context_length",)
 _EPSILON, _OTHER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 _OTHER_NORMS = frozenset({"cohere2"})
 _OUTSIDE = ("token_embd.weight", "output_norm.weight")
@@ -66,7 +65,7 @@ def check_keys(shape: Shape) -> None:
     if architecture not in KNOWN:
         return
     epsilon = _OTHER_EPSILON if architecture in _OTHER_NORMS else _EPSILON
-    for key in (*_KEYS, epsilon):
+    for key in ("context_length", epsilon):
         if shape.header.of_model(key) is None:
             raise UnsatisfiableError(
                 f"{named(shape.header)}.{key} is missing: llama.cpp loads no such model without it"
