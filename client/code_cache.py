@@ -2,6 +2,7 @@
 again, and a content that was sent is not sent again. Nothing is lost with it but time."""
 
 import contextlib
+import hashlib
 import os
 import sqlite3
 import time
@@ -149,3 +150,17 @@ _TABLES = (
     " start INTEGER, size INTEGER, PRIMARY KEY (store, sha256, position)) WITHOUT ROWID",
     "CREATE INDEX IF NOT EXISTS parts_by_object ON parts (store, object)",
 )
+
+
+def sha256_of(path: str) -> str:
+    """Return the SHA-256 of a file. Blocks. Raises OSError."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_if_there(path: str) -> str:
+    """Return the SHA-256 of a file, empty where it is gone."""
+    try:
+        return sha256_of(path)
+    except OSError:
+        return ""

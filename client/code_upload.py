@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 from longshore.activities.artifacts.rows import (
     announce_objects,
@@ -24,10 +23,16 @@ from longshore.activities.artifacts.rows import (
 )
 from longshore.activities.artifacts.store import ArtifactStore, object_name
 from longshore.activities.database import Database
-from longshore.client.code_cache import CodeCache, is_settled, look_of
+from longshore.client.code_cache import (
+    CodeCache,
+    is_settled,
+    look_of,
+    sha256_if_there,
+    sha256_of,
+)
 from longshore.client.code_files import FoundFile, FoundFiles
 from longshore.client.one_upload import Say, alone
-from longshore.client.uncollected import uncollected
+from longshore.client.uncollected import in_thread_uncollected, uncollected
 from longshore.models.addresses import without_secrets
 from longshore.models.code import Code
 from longshore.models.errors import LockedError, SpecError, StaleError, UnavailableError
@@ -44,9 +49,8 @@ _BETWEEN_TRIES = 1.0
 """Seconds between tries where a sweep is just removing what an upload would count on."""
 _LOCKED_TRIES = 8
 """Waits, each as long as the database has patience, for another machine that stores the same."""
+_WAITS = "Waiting for a submit on another machine, which stores the same code"
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Told = Callable[[int, int], None]
 """Hears how many bytes were sent of how many."""
 
@@ -100,8 +104,8 @@ async def upload(
 
     Raises SpecError where files change while they are read, StoreError, UnavailableError.
     """
-    contents = await _thread(_read, folder, found.files, to.cache)
-    digest = await _thread(_digest, found, contents)
+    contents = await in_thread_uncollected(_read, folder, found.files, to.cache)
+    digest = await in_thread_uncollected(_digest, found, contents)
     async with alone(to.locks, f"{to.key} {digest}", waits) as moved:
 
         def hear(sent: int, of: int) -> None:
@@ -137,7 +141,7 @@ async def _upload(
                 raise
             sent, sent_bytes = sent | sender.sent, sent_bytes + sender.sent_bytes
             try:
-                snapshot = await _thread(_snapshot, found, contents, parts, digest)
+                snapshot = await in_thread_uncollected(_snapshot, found, contents, parts, digest)
                 await store_snapshot(to.database, to.store, to.tenant, snapshot, anew=anew)
             except StaleError:
                 await asyncio.sleep(_BETWEEN_TRIES)
@@ -146,7 +150,7 @@ async def _upload(
                 if (locked := locked + 1) >= _LOCKED_TRIES:
                     raise
                 if locked == 1:
-                    waits("Waiting for a submit on another machine, which stores the same code")
+                    waits(_WAITS)
                 continue
         files = sum(contents[file.path] in sent for file in found.files)
         code = Code(
@@ -174,7 +178,7 @@ def _read(folder: Path, files: Sequence[FoundFile], cache: CodeCache) -> dict[st
             continue
         settled = is_settled(file.stat)
         try:
-            contents[file.path] = _sha256(file.source)
+            contents[file.path] = sha256_of(file.source)
             now = look_of(os.lstat(file.source))
         except OSError as error:
             changed.append(f"{shown(file.path)} cannot be read: {error.strerror}")
@@ -187,29 +191,6 @@ def _read(folder: Path, files: Sequence[FoundFile], cache: CodeCache) -> dict[st
         raise SpecError(str(folder), tuple(changed))
     cache.keep_contents(folder, fresh, known)
     return contents
-
-
-async def _thread(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """Call in a thread what makes something for each file."""
-
-    def call() -> T:
-        with uncollected():
-            return function(*given, **named)
-
-    return await asyncio.to_thread(call)
-
-
-def _sha256(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _content_of(path: str) -> str:
-    """Return the SHA-256 of a file, empty where it is gone."""
-    try:
-        return _sha256(path)
-    except OSError:
-        return ""
 
 
 def _changes(path: str) -> str:
@@ -285,7 +266,7 @@ class _Sender:
     async def send(self) -> dict[str, list[Part]]:
         """Return where each content lies, in order, once all of it is there."""
         known = await self._known()
-        plan = await _thread(plan_packs, self._sizes, known)
+        plan = await in_thread_uncollected(plan_packs, self._sizes, known)
         self.sent = plan.anew
         total = sum(self._sizes[sha256] for pack in plan.packs for sha256 in pack)
         total += sum(chunk.size for chunk in plan.chunks)
@@ -333,7 +314,7 @@ class _Sender:
         if self._anew:
             return {}
         cache, key = self._to.cache, self._to.key
-        noted = await _thread(cache.parts, key, sorted(self._sizes))
+        noted = await in_thread_uncollected(cache.parts, key, sorted(self._sizes))
         with uncollected():
             names = {part.object for placed in noted.values() for part in placed.values()}
         async with self._to.database.transaction() as connection:
@@ -375,7 +356,7 @@ class _Sender:
             if digest is not None:
                 digest.update(data)
             if chunk is chunks[-1]:
-                found = _content_of(file.source) if digest is None else digest.hexdigest()
+                found = sha256_if_there(file.source) if digest is None else digest.hexdigest()
                 if found != sha256:
                     raise self._refused(sha256)
             yield data, [(sha256, chunk.at, 0, chunk.size)]

@@ -11,12 +11,21 @@ from longshore.scheduling.serving.shapes import ATTENDING, KNOWN, PACKED, Shape
 
 OF_LAYER = re.compile(r"blk\.(\d{1,5})\.", re.ASCII)
 """Begins the names of the tensors of a layer."""
-_SIZED = re.compile(r"blk\.(\d{1,5})\.(attn_q|attn_k|attn_v|ffn_up)\.weight", re.ASCII)
+_SIZED = re.compile(r"blk\.(\d{1,5})\.(attn_q|attn_k|attn_v|attn_qkv|ffn_up)\.weight", re.ASCII)
 """Tensors whose outputs the header tells."""
 _NEEDED = re.compile(
     r"blk\.(\d{1,5})\.((?:attn_(?:norm|q|k|v|qkv|output)|ffn_(?:up|down|gate))\.weight)", re.ASCII
 )
 """Tensors that all layers have, or none: what else there is may be left out in some."""
+_OF_ATTENTION = ("attn_norm.weight", "attn_output.weight")
+_PARTS = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
+_PACKED_PARTS = "attn_qkv.weight"
+"""These three in one."""
+_DENSE = ("ffn_up.weight", "ffn_down.weight")
+"""What each layer has without which the engine loads no model; the last two where there are no
+experts."""
+_EPSILON, _OTHER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+_OTHER_NORMS = frozenset({"cohere2"})
 _OUTSIDE = ("token_embd.weight", "output_norm.weight")
 """Tensors of no layer that each model has."""
 _OF_TOKENS = ("token_embd.weight", "output.weight")
@@ -49,15 +58,37 @@ def check_layers(shape: Shape, of_layers: Mapping[int, int]) -> None:
         )
 
 
+def check_keys(shape: Shape) -> None:
+    """Refuse a header without a key that the engine loads no model without, though nothing of the
+    memory follows from it. Only of architectures that are known."""
+    architecture = shape.header.architecture
+    if architecture not in KNOWN:
+        return
+    epsilon = _OTHER_EPSILON if architecture in _OTHER_NORMS else _EPSILON
+    for key in ("context_length", epsilon):
+        if shape.header.of_model(key) is None:
+            raise UnsatisfiableError(
+                f"{named(shape.header)}.{key} is missing: llama.cpp loads no such model without it"
+            )
+
+
 def check_alike(shape: Shape) -> None:
-    """Refuse a model of which a layer lacks a tensor that others have: the engine would not load
-    it. Only of architectures whose layers are alike."""
+    """Refuse a model of which a layer lacks a tensor that others have, or that each model has: the
+    engine would not load it. Only of architectures whose layers are alike."""
     if shape.header.architecture not in ATTENDING:
         return
     having: dict[str, set[int]] = {}
     for tensor in shape.header.tensors:
         if (found := _NEEDED.fullmatch(tensor.name)) is not None:
             having.setdefault(found[2], set()).add(int(found[1]))
+    parts = (_PACKED_PARTS,) if _PACKED_PARTS in having else _PARTS
+    dense = () if shape.number("expert_count") else _DENSE
+    for name in (*_OF_ATTENTION, *parts, *dense):
+        if name not in having:
+            raise UnsatisfiableError(
+                f"no layer has {name}, which each layer of a model of the architecture "
+                f"{named(shape.header)} has"
+            )
     for name, layers in having.items():
         if len(layers) < shape.layers:
             lacks = next(layer for layer in range(shape.layers) if layer not in layers)
@@ -100,10 +131,18 @@ def check_tensors(shape: Shape) -> None:
                 each = shape.key if found[2] == "attn_k" else shape.value
                 heads = shape.key_heads[layer]
                 _agree(shape, "attention.head_count_kv", heads, has, outputs, each)
-            case _ if architecture not in PACKED:
-                _agree(shape, "feed_forward_length", inner[layer], has, outputs)
+            case "attn_qkv":
+                wanted = shape.heads[layer] * shape.key
+                wanted += shape.key_heads[layer] * (shape.key + shape.value)
+                if outputs != wanted:
+                    raise UnsatisfiableError(
+                        f"{named(shape.header)}.attention.head_count is {shape.heads[layer]:,} "
+                        f"and head_count_kv {shape.key_heads[layer]:,}, of {shape.key:,} numbers "
+                        f"each, and {has} {outputs:,}, not {wanted:,}"
+                    )
             case _:
-                pass
+                each = 2 if architecture in PACKED else 1
+                _agree(shape, "feed_forward_length", inner[layer], has, outputs, each)
 
 
 def check_norms(shape: Shape) -> None:

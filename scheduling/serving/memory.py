@@ -15,6 +15,7 @@ from longshore.models.text import count
 from longshore.scheduling.serving.header_checks import (
     OF_LAYER,
     check_alike,
+    check_keys,
     check_layers,
     check_norms,
     check_tensors,
@@ -55,6 +56,7 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
         types[TENSOR_TYPES[tensor.type][0]] += tensor.size
         if (found := OF_LAYER.match(tensor.name)) is not None:
             of_layers[int(found[1])] += tensor.size
+    check_keys(shape)
     check_layers(shape, of_layers)
     check_alike(shape)
     check_tensors(shape)

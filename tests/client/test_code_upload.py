@@ -290,13 +290,13 @@ async def test_a_file_that_is_as_it_was_is_not_read_again(
     monkeypatch.setattr(code_cache, "TICK", 0)
     place.write({"a.py": b"one", "b.py": b"two"})
     read: list[str] = []
-    plain = code_upload._sha256  # pyright: ignore[reportPrivateUsage]
+    plain = code_cache.sha256_of
 
     def counted(path: str) -> str:
         read.append(Path(path).name)
         return plain(path)
 
-    monkeypatch.setattr(code_upload, "_sha256", counted)
+    monkeypatch.setattr(code_upload, "sha256_of", counted)
     await place.upload()
     assert sorted(read) == ["a.py", "b.py"]
     read.clear()

@@ -54,3 +54,51 @@ def test_a_norm_of_heads_of_another_length_than_a_head_is_refused(model: str, of
 def test_norms_of_an_architecture_that_is_not_known_may_have_any_length() -> None:
     header = with_length(header_like(UNKNOWN["lfm2"]), "blk.0.attn_norm.weight", 64)
     assert estimate(header, Serving()).weights
+
+
+@pytest.mark.parametrize("model", ["qwen2", "phi3", "llama", "mamba", "cohere2"])
+@pytest.mark.parametrize("key", ["context_length", "epsilon"])
+def test_a_key_that_the_engine_needs_is_missed(model: str, key: str) -> None:
+    """Nothing of the memory follows from it, and the engine ends without it on each node."""
+    header = header_like(MODELS[model])
+    of_norm = "layer_norm_epsilon" if model == "cohere2" else "layer_norm_rms_epsilon"
+    missing = f"{model}.attention.{of_norm}" if key == "epsilon" else f"{model}.{key}"
+    keys = {each: value for each, value in header.keys.items() if each != missing}
+    assert len(keys) < len(header.keys)
+    with pytest.raises(UnsatisfiableError, match=f"^{missing} is missing: llama.cpp loads no "):
+        estimate(replace(header, keys=keys), Serving())
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("qwen2", "attn_k.weight"), ("qwen2", "attn_norm.weight"), ("qwen2", "ffn_down.weight"),
+        ("phi3", "attn_output.weight"), ("phi3", "ffn_up.weight"), ("qwen3moe", "attn_q.weight"),
+    ],
+)  # fmt: skip
+def test_a_tensor_that_no_layer_has_is_missed(model: str, name: str) -> None:
+    header = header_like(MODELS[model])
+    tensors = tuple(each for each in header.tensors if not each.name.endswith(f".{name}"))
+    with pytest.raises(UnsatisfiableError, match=f"^no layer has {name}, which each layer of"):
+        estimate(replace(header, tensors=tensors), Serving())
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"attention.head_count": 16}, "head_count is 16 and head_count_kv 2, of 32 numbers each"),
+        ({"attention.head_count_kv": 4}, "blk.0.attn_qkv.weight has outputs: 768, not 1,024"),
+        ({"attention.head_count_kv": None}, "blk.0.attn_qkv.weight has outputs: 768, not 1,536"),
+        ({"feed_forward_length": 512}, "blk.0.ffn_up.weight has outputs: 2,048, not 1,024"),
+        ({"feed_forward_length": None}, "feed_forward_length is 0, of 2 numbers each, and blk.0"),
+    ],
+)
+def test_sizes_of_packed_tensors_are_those_of_the_header(
+    changed: dict[str, int | None], why: str
+) -> None:
+    """Else the cache of heads that are not there was reckoned, or none of some that are."""
+    header = header_like(MODELS["phi3"])
+    keys = {**header.keys, **{f"phi3.{key}": value for key, value in changed.items()}}
+    keys = {key: value for key, value in keys.items() if value is not None}
+    with pytest.raises(UnsatisfiableError, match=why):
+        estimate(replace(header, keys=keys), Serving())
