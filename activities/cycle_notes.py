@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from sqlalchemy import text
+from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.models.cycles import NOTED_EVERY
@@ -24,7 +24,7 @@ async def note_cycle(
         await connection.execute(text(_NOTE_AGAIN if repeats else _NOTE), noted)
 
 
-def _changed_nothing(row: Mapping[str, int], before: Mapping[str, int]) -> bool:
+def _changed_nothing(row: RowMapping, before: RowMapping) -> bool:
     return row["did"] == 0 and row["waiting"] == before["waiting"]
 
 

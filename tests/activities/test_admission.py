@@ -52,7 +52,9 @@ async def test_an_open_pool_takes_both(ledger: Ledger, temporal: Client) -> None
 
 async def _open_array(ledger: Ledger, temporal: Client, array_id: str, gpus: int) -> str:
     arrays = ArrayActivities(ledger.database, temporal, Signals(temporal), 1000, 256)
-    spec = JobSpec(name="a", command="true", pool=ledger.pool, gpus=gpus, array="0-3")
+    spec = JobSpec.model_validate(
+        {"name": "a", "command": "true", "pool": ledger.pool, "gpus": gpus, "array": "0-3"}
+    )
     request = OpenArray(array_id=array_id, job=ArrayInput(spec=spec), submitted_at=NOW)
     return (await arrays.open_array(request)).refusal
 
