@@ -207,7 +207,7 @@ def test_many_that_a_quota_refuses_keep_nobody_behind_them_from_starting(sizes: 
     kept = NodeCache()
     kept.update([node.id for node in nodes], nodes, ())
     policy = POLICY.model_copy(update={"funding": paying(queue, wall)})
-    made = Planning(kept, policy, NOW, (), None, None, (wall,))(queue)
+    made = Planning(kept, policy, NOW, (), None, None, walls=(wall,))(queue)
     assert [each.job_id for each in made.placements] == ["behind"]
     told = {each.job_id: each.reason for each in made.decisions}
     assert all(told[job.id].startswith("quota of tenant red: max_nodes: ") for job in gangs)
@@ -220,7 +220,7 @@ def test_a_plan_that_is_used_has_nothing_that_a_quota_refuses():
     wall = of_red(Quotas(max_nodes=2), **ON_N0)
     kept = NodeCache()
     kept.update([node.id for node in nodes], nodes, ())
-    made = Planning(kept, POLICY, NOW, (), None, None, (wall,))(queue)
+    made = Planning(kept, POLICY, NOW, (), None, None, walls=(wall,))(queue)
     assert [each.job_id for each in made.placements] == ["first"]
     assert "max_nodes: 2 + 1 > 2" in made.decisions[1].reason
 

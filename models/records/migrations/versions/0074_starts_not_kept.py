@@ -6,7 +6,7 @@ When a start is due (`activities.preemption_inputs`) goes by those that were kep
 from alembic import op
 
 revision = "0074"
-down_revision = "0071"
+down_revision = "0073"
 
 
 def upgrade() -> None:
