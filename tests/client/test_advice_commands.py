@@ -36,6 +36,7 @@ async def test_the_constraint_decides_what_is_advised(
             "for a FLEX node (" in flex.err
         )
         told = await explained(longshore, flex.out.strip(), "could ever hold it")
+        assert told.simulated, "as its page in the console says"
         assert told.hints[:2] == (
             "give the job the tier FAST (`--set tier=FAST`)",
             f"add a FLEX node: `longshore agent --pool {pool} --tier flex`",
