@@ -16,7 +16,7 @@ from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from longshore.activities.node.index_pages import index_pages
-from longshore.activities.own_link import is_own_link
+from longshore.activities.own_link import is_own_link, refuse_own_link
 from longshore.activities.storage import connect, is_local, speaking, why_away
 from longshore.models.addresses import file_name, unquoted, without_secrets
 from longshore.models.errors import StoreError
@@ -119,7 +119,8 @@ class DataSource:
         """Raises StoreError where what reads such a URL is not installed."""
         self.url = url
         self._is_http = url.startswith(("http:", "https:"))
-        options = {"client_kwargs": {"timeout": _limits()}} if self._is_http else {}
+        client = {"timeout": _limits(), "middlewares": (refuse_own_link,)} if self._is_http else {}
+        options = {"client_kwargs": client} if client else {}
         try:
             self._fs, self._root = connect(url, **options)
             if self._is_http:
@@ -334,7 +335,7 @@ def _unnameable(url: str, path: str) -> SourceError:
 
 def _refuse_metadata(url: str) -> None:
     """Raise SourceError for an address of the machine's own link: a job in an image may be kept
-    from it."""
+    from it. Of where a redirect leads the session says so."""
     if is_own_link(urlsplit(url).hostname or ""):
         raise SourceError(f"{without_secrets(url)} is an address of the machine's own link")
 

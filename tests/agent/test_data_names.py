@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from longshore.activities import own_link
 from longshore.activities.node import data_cache
 from longshore.activities.node.data_source import DataSource
 from longshore.activities.node.index_pages import links_below
@@ -93,6 +94,24 @@ async def test_an_engine_finds_the_file_of_its_model(
         (stored,) = paths_of(url)
         environ = {"LONGSHORE_DATA_MODEL": str(tmp_path / "data")}
         assert path_of(url, "model", environ) == tmp_path / "data" / stored
+
+
+@pytest.mark.parametrize("path", ["a.csv", ""])
+async def test_no_redirect_leads_to_the_own_link_of_the_machine(
+    served: Served, monkeypatch: pytest.MonkeyPatch, path: str
+):
+    """127.0.0.2 stands for it, which has the same files."""
+    (served.folder / "a.csv").write_text("secret")
+    there = served.url.replace("127.0.0.1", "127.0.0.2")
+    served.moved[f"/moved/{path}"] = f"{there}{path}"
+    served.moved["/again/a.csv"] = f"{served.url}moved/a.csv"
+    served.moved["/aside/a.csv"] = f"{served.url}a.csv"
+    monkeypatch.setattr(own_link, "is_own_link", lambda host: host == "127.0.0.2")
+    for url in (f"{served.url}moved/{path}", f"{served.url}again/a.csv", f"{there}{path}"):
+        if path or "again" not in url:
+            with pytest.raises(StoreError, match=r"127\.0\.0\.2\S+ is an address of the machine"):
+                paths_of(url)
+    assert paths_of(f"{served.url}aside/a.csv") == ["a.csv"]
 
 
 @pytest.mark.parametrize("link", ["%2e%2e", "a%2Fb", "val/..%2F..%2Fetc", "a%00b", "val/%2e%2e/x"])

@@ -18,6 +18,8 @@ class Gate(SimpleHTTPRequestHandler):
         super().__init__(*args, directory=str(served.folder))  # pyright: ignore[reportArgumentType]
 
     def do_GET(self) -> None:
+        if self._moves_on():
+            return
         name = self.path.rpartition("/")[2]
         self._served.asked.append(name)
         if name in self._served.refused | self._served.away:
@@ -32,10 +34,21 @@ class Gate(SimpleHTTPRequestHandler):
         super().do_GET()
 
     def do_HEAD(self) -> None:
+        if self._moves_on():
+            return
         if self.path.rpartition("/")[2] in self._served.away:
             self.send_error(503)
             return
         super().do_HEAD()
+
+    def _moves_on(self) -> bool:
+        """Send who asks to another place, where there is one for this path."""
+        if where := self._served.moved.get(self.path):
+            self.send_response(302)
+            self.send_header("Location", where)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        return where is not None
 
     def _break_off(self, file: Path) -> None:
         """Send half of a file, of which the whole is promised."""
@@ -63,6 +76,8 @@ class Served:
         """What is refused also to those who only ask how long it is."""
         self.breaks_off: dict[str, int] = {}
         """How often a file ends in its middle."""
+        self.moved: dict[str, str] = {}
+        """Where paths lead that are redirected."""
         self.held_back: set[str] = set()
         self.open = threading.Event()
 

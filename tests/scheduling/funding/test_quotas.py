@@ -185,7 +185,7 @@ def test_what_a_plan_takes_of_a_quota_is_counted_on_the_nodes_that_it_has():
     kept.update([node.id for node in nodes], nodes, ())
     policy = POLICY.model_copy(update={"funding": paying(queue, wall)})
     without, made = (
-        Planning(kept, policy, NOW, (), None, None, walls)(queue) for walls in ((), (wall,))
+        Planning(kept, policy, NOW, (), None, None, walls=walls)(queue) for walls in ((), (wall,))
     )
     assert [each.job_id for each in without.placements] == ["gang"]
     over = refused([wall], without.placements, {job.id: job for job in queue},
