@@ -26,7 +26,7 @@ from longshore.client.job_view import (
 )
 from longshore.client.terminal import Text, a_table, heading, pairs
 from longshore.client.ways_view import ways_table
-from longshore.client.words import class_of, head_start_of, places_of
+from longshore.client.words import SIMULATED, class_of, head_start_of, places_of
 from longshore.models.job_status import JobState
 from longshore.models.placement import Candidate, Decision, PlacementKind, Rejection
 from longshore.models.text import ago, amount, count, format_gpus, format_slices
@@ -65,9 +65,10 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     if explanation.decision is not None and (
         explanation.decision.candidates or explanation.decision.rejections
     ):
+        mark = f" ({SIMULATED})" if explanation.simulated else ""
         parts += [
             Text(),
-            heading(f"Nodes of pool {job.pool} now, for this job alone"),
+            heading(f"Nodes of pool {job.pool}{mark} now, for this job alone"),
             _verdicts_table(explanation.decision),
         ]
     plan = explanation.ways_plan

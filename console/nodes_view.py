@@ -239,7 +239,7 @@ def _row(node: NodeView, now: datetime) -> str:
         f'<td class="why"{_head(1)}>{chip(state_of(node))}{why}</td>'
         f"<td{_head(2)}>{cells_html(node)}<small>{len(node.gpus)} × {gpu_type}{mark}</small></td>"
         f"<td{_head(3)}>{node.cpus_used:g} of {node.cpus:g}"
-        f"<small>{node.ram_used:.0f} of {node.ram:.0f} GB</small></td>"
+        f"<small>{node.ram_used:.0f} of {node.ram:.0f}GB</small></td>"
         f'<td{_head(4)}>{_end(node, now)}</td><td class="fold">{_jobs(node)}</td></tr>'
     )
 

@@ -37,6 +37,8 @@ async def test_the_constraint_decides_what_is_advised(
         )
         told = await explained(longshore, flex.out.strip(), "could ever hold it")
         assert told.simulated, "as its page in the console says"
+        screen = (await longshore("why", flex.out.strip())).out
+        assert f"Nodes of pool {pool} (simulated) now, for this job alone" in screen
         assert told.hints[:2] == (
             "give the job the tier FAST (`--set tier=FAST`)",
             f"add a FLEX node: `longshore agent --pool {pool} --tier flex`",

@@ -143,7 +143,7 @@ def test_a_row_says_all_of_a_node():
     for part in (
         "Pool default", "1 node, 1 used and 0 free of 2 GPUs", "Domain eu/c1/a", "node-a",
         "FAST · own · rack7", "cordoned a fan is <loud>", "2 × H100 simulated", "8 of 64",
-        "64 of 512 GB", "in 3h", "20 Nov 15:00:00", "a train 1 GPU",
+        "64 of 512GB", "in 3h", "20 Nov 15:00:00", "a train 1 GPU",
     ):  # fmt: skip
         assert part in said, part
     assert "75 % of its time since it joined is left" in html
