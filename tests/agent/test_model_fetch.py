@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from longshore.activities import own_link
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.node import data_cache
 from longshore.activities.node.artifact_cache import ArtifactCache
@@ -12,6 +13,7 @@ from longshore.activities.node.caches import Caches
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.serving.model_files import read_model
 from longshore.activities.storage import connect
+from longshore.models.errors import StoreError
 from longshore.scheduling.node_caches import CacheLimits, Disk
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.agent.test_engines import an_engine, ask, digest_of, ready
@@ -52,6 +54,17 @@ async def test_a_server_that_is_away_is_not_said_to_have_nothing(box: LocalNode,
         url = f"{served.url}tiny.gguf"
     why = await why_failed(box, url)
     assert why.startswith(f"{url} could not be fetched: the source {url} cannot be listed: ")
+
+
+def test_a_model_is_not_read_from_the_own_link_of_the_machine(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """There clouds give out the credentials of a machine."""
+    with serving(tiny.parent) as served:
+        assert read_model(f"{served.url}tiny.gguf").tensors
+        monkeypatch.setattr(own_link, "is_own_link", lambda host: host == "127.0.0.1")
+        with pytest.raises(StoreError, match="is an address of the machine's own link"):
+            read_model(f"{served.url}tiny.gguf")
 
 
 async def test_one_that_has_no_such_file_is(box: LocalNode, tiny: Path):
