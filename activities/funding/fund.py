@@ -199,8 +199,8 @@ def _waiting(
     ends: Mapping[str, datetime],
 ) -> FundView:
     facts, asks = funding.facts, funding.asks
-    room, use = as_found(facts, pool, ordered, asks, mine, now)
-    found = explain(room, use, ends)
+    room, use, ahead = as_found(facts, pool, ordered, asks, mine, now)
+    found = explain(room, use, ends, ahead)
     found = found._replace(remedies=tuple(for_gang(mine, found.remedies)))
     before = frozenset(job.id for job in ordered[: ordered.index(mine)])
     view = _view(room, use, found, before)

@@ -76,6 +76,20 @@ async def test_what_waits_finds_the_room_that_is_left_behind_those_before_it(fun
     assert (await asked(funded, "second")).funded, "it is as it said"
 
 
+async def test_what_helps_is_enough_for_those_before_it_who_wait_for_a_payer_too(funded: Ledger):
+    await envelope(funded, "red", milli=2000)
+    await runs(funded, "r0", 2, tenant="red", expected_duration="1h")
+    for job in ("r1", "r2"):
+        await funded.enqueue(job, gpus=2, tenant="red", funding={"unfunded": "wait"})
+    first, second = await asked(funded, "r1"), await asked(funded, "r2")
+    assert [each.what for each in first.remedies] == ["budget", "ends", "unfunded"]
+    assert [each.what for each in second.remedies] == ["budget", "unfunded"]
+    assert "raise envelope red/main to 4 GPUs" in first.remedies[0].says
+    assert "raise envelope red/main to 6 GPUs" in second.remedies[0].says
+    await funded.rows("UPDATE envelopes SET milli = 6000")
+    assert (await asked(funded, "r2")).funded, "it is as it said"
+
+
 async def test_of_an_array_a_slot_that_waits_is_told(funded: Ledger):
     await envelope(funded, "red", milli=2000)
     await funded.add_job("sweep")
