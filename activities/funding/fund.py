@@ -26,7 +26,7 @@ from longshore.scheduling.funding.facts import Facts, OverQuota, Use, Wall
 from longshore.scheduling.funding.kinds import PoolKinds
 from longshore.scheduling.funding.news import funded_gpus, paid_gpus
 from longshore.scheduling.funding.pool import as_found, in_turn, says_unfunded
-from longshore.scheduling.funding.quotas import QuotaRoom, in_its_way, milli_of, raises
+from longshore.scheduling.funding.quotas import QuotaRoom, in_its_way, lifted, milli_of, raises
 from longshore.scheduling.funding.remedies import for_gang
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import split_of
@@ -93,14 +93,21 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
     assert paid is not None
     over = paid.over_quota
     why = paid.unfunded[mine.id] if mine.id in over else ""
+    free = paid
+    if why:
+        walls = tuple(lifted(funding.walls, mine.tenant))
+        free = funded_by(
+            spec.packing, row["pool"], funding._replace(walls=walls), ordered, now
+        ).funding
+        assert free is not None
     ordered = in_turn(ordered, funding.first | funding.freed)
     if not has_budget:
-        return _over(pays_all, why, funding, paid, ordered, mine) if why else pays_all
+        return _over(pays_all, why, funding, free, ordered, mine) if why else pays_all
     # What is over its quota asks nobody, and takes no room of those behind it.
     asking = [job for job in ordered if job.id == mine.id or job.id not in over]
     found = _waiting(funding, row["pool"], asking, mine, now, ends)
     if why:
-        return _over(found, why, funding, paid, ordered, mine)
+        return _over(found, why, funding, free, ordered, mine)
     if own := paid.own_nodes.get(mine.id):
         on = f"; it starts on nodes alone on which its tenant has jobs: {own.why_on_nodes}"
         found = found.model_copy(update={"says": found.says + on})
@@ -126,13 +133,14 @@ def _over(
     found: FundView,
     why: str,
     funding: Funding,
-    paid_for: PoolFunding,
+    free: PoolFunding,
     ordered: Sequence[JobRequest],
     mine: JobRequest,
 ) -> FundView:
-    """Return what is found of a job with the hard quota for which it waits, whoever would pay."""
+    """Return what is found of a job with the hard quota for which it waits, whoever would pay.
+    `free` is who pays where no quota of its tenant is in the way."""
     fewest = PoolKinds(funding.facts, "").fewest
-    walls = in_its_way(QuotaRoom(funding.walls, fewest), paid_for, ordered, mine)
+    walls = in_its_way(QuotaRoom(funding.walls, fewest), free, ordered, mine)
     asks = funding.asks.get(mine.id)
     paid = found.funded or not (asks and asks.must_be_funded)
     then = "" if paid else "; then a budget has to pay for it still"

@@ -210,6 +210,16 @@ async def test_what_waits_for_a_quota_is_told_so_whoever_would_pay(funded: Ledge
     assert (behind.says, behind.code) == ("1 OWNED by red/main", None)
 
 
+async def test_a_quota_is_raised_for_those_before_it_too_that_wait_for_it(funded: Ledger):
+    await envelope(funded, "red", milli=9000)
+    await _walled(funded, "red")
+    await funded.enqueue("second", gpus=3, tenant="red")
+    second = await asked(funded, "second")
+    assert second.remedies[1].says == ("raise the quota: `longshore tenant set root --max-gpus 8`")
+    await funded.rows("UPDATE tenants SET quotas = '{\"max_gpus\": 8}' WHERE name = 'root'")
+    assert (await asked(funded, "second")).funded, "it is as it said"
+
+
 async def test_where_nothing_is_found_in_the_way_nothing_is_said_to_help(
     funded: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
