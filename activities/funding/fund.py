@@ -27,7 +27,7 @@ from longshore.scheduling.funding.kinds import PoolKinds
 from longshore.scheduling.funding.news import funded_gpus, paid_gpus
 from longshore.scheduling.funding.pool import as_found, in_turn, says_unfunded
 from longshore.scheduling.funding.quotas import QuotaRoom, in_its_way, lifted, milli_of, raises
-from longshore.scheduling.funding.remedies import for_gang
+from longshore.scheduling.funding.remedies import for_job
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import split_of
 from longshore.scheduling.order import queue_order
@@ -74,7 +74,8 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
         for share in running
     }
     if facts and uses:
-        return _running(facts, max(uses, key=lambda use: use.attempt), now, ends)
+        use = max(uses, key=lambda use: use.attempt)
+        return _running(facts, use, now, ends, sized=row["sized"])
     spec = await load_pool(connection, row["pool"], margins)
     entries = await load_queue(connection, row["pool"])
     mine = next((one.request for one in entries if one.request.id == job_id), None)
@@ -171,14 +172,20 @@ def _set(wall: Wall, over: OverQuota) -> str:
     return raises(wall.tenant, over.field, over.used + over.asked)
 
 
-def _running(facts: Facts, use: Use, now: datetime, ends: Mapping[str, datetime]) -> FundView:
-    """Return who pays for what runs; its rungs as if it were covered anew."""
+def _running(
+    facts: Facts, use: Use, now: datetime, ends: Mapping[str, datetime], *, sized: bool
+) -> FundView:
+    """Return who pays for what runs; its rungs as if it were covered anew. What one that is
+    `sized` asks for is not what it has: nothing is said of fewer GPUs."""
     _, room = evaluated(facts, now)
     attempt = use.job_id, use.attempt
     following = [paid.charge for paid in room.held.get(attempt, {}).values()]
     for charge in following:
         room.remove(charge)
     found = explain(room, use, ends)
+    if sized:
+        helps = tuple(each for each in found.remedies if each.what is not Helps.FEWER)
+        found = found._replace(remedies=helps)
     # As `longshore job` has it: what is open. What a cycle changes is true from then on.
     charges = [each for each in facts.charges if (each.job_id, each.attempt) == attempt]
     split = split_of(use, charges, facts)
@@ -209,7 +216,7 @@ def _waiting(
     facts, asks = funding.facts, funding.asks
     room, use, ahead = as_found(facts, pool, ordered, asks, mine, now)
     found = explain(room, use, ends, ahead)
-    found = found._replace(remedies=tuple(for_gang(mine, found.remedies)))
+    found = found._replace(remedies=tuple(for_job(mine, found.remedies)))
     before = frozenset(job.id for job in ordered[: ordered.index(mine)])
     view = _view(room, use, found, before)
     must = asks[mine.id].must_be_funded if mine.id in asks else False
@@ -292,6 +299,11 @@ def _gpus(remedy: Remedy) -> str:
 _SAYS = {
     Helps.LATER: lambda _, one: f"wait until {one.at:%Y-%m-%d %H:%M} UTC: an envelope opens then",
     Helps.FEWER: lambda _, one: f"ask for {_gpus(one)}: so many would be paid for",
+    Helps.SMALLER: lambda _, one: (
+        f"let it be as small as {_gpus(one)} (`--set malleable.min={one.gpus:g}"
+        + ("" if one.step is None else f" --set malleable.step={one.step}")
+        + "`): so many would be paid for"
+    ),
     Helps.MAX_BORROW: lambda _, one: (
         f"borrow more (`--set funding.max_borrow={-(-(one.gpus or 0) // 1):g}`)"
     ),
@@ -324,6 +336,11 @@ _SLOT = """
 
 _JOB = f"""
     SELECT j.id, j.tenant, j.pool, j.ended_at,
+           CASE WHEN jsonb_typeof(j.spec) = 'object'
+                THEN coalesce(j.spec -> 'sensitive' = 'true'::jsonb, false)
+                  OR coalesce(jsonb_typeof(j.spec -> 'malleable') = 'object', false)
+                  OR coalesce(jsonb_typeof(j.spec -> 'gang') = 'object', false)
+                ELSE false END AS sized,
            (SELECT p.borrowed_from FROM placements p
              WHERE p.job_id = j.id AND p.ended_at IS NULL AND {BORROWS} LIMIT 1) AS lender,
            EXISTS (SELECT FROM placements p WHERE p.job_id = j.id AND p.ended_at IS NULL) AS runs

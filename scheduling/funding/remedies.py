@@ -7,8 +7,10 @@ from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
 
+from longshore.models.elastic import Malleable
 from longshore.models.funding import Envelope, FundingCode, FundingTerms, WhenUnfunded
 from longshore.models.job_request import JobRequest
+from longshore.models.topology import Gang
 from longshore.scheduling.funding.asked import LENDER, SPONSOR, Asked, all_asked
 from longshore.scheduling.funding.cover import Cover, cover, start
 from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use
@@ -33,6 +35,8 @@ class Helps(StrEnum):
     """To wait until an envelope opens."""
     FEWER = "fewer"
     """To ask for fewer GPUs: so many of them are paid for."""
+    SMALLER = "smaller"
+    """To be so small where no more is paid for: of a malleable job."""
     MAX_BORROW = "max_borrow"
     """To borrow up to so many GPUs."""
     SPONSORS = "sponsors"
@@ -64,22 +68,53 @@ class Remedy(NamedTuple):
     envelope: int | None = None
     """Which; None of a new one, for GPUs of `gpu_type`."""
     gpu_type: str | None = None
+    step: int | None = None
+    """Between its sizes, of a malleable job that cannot be so small with the one that it has."""
     max_borrow: int | None = None
     """Of a job that asks sponsors: how much it has to be, where the job says less."""
 
 
-def for_gang(job: JobRequest, helps: Iterable[Remedy]) -> Iterable[Remedy]:
-    """Return what helps a job that waits: a gang can ask for as many GPUs only as are paid for
-    with the spares of its groups."""
-    gang = job.gang
+def for_job(job: JobRequest, helps: Iterable[Remedy]) -> Iterable[Remedy]:
+    """Return what helps a job that waits: it can ask for as many GPUs only as it may have. Of a
+    sensitive one all of its nodes are paid for, whatever it asks for."""
     for each in helps:
-        if gang is None or each.what is not Helps.FEWER or each.gpus is None:
+        if each.what is not Helps.FEWER or each.gpus is None:
             yield each
-            continue
-        sizes = range(min(job.gpus - 1, int(each.gpus)), (gang.group_gpus or 1) - 1, -1)
-        fits = (size for size in sizes if size + gang.spares_of(size) <= each.gpus)
-        if (fewer := next(fits, None)) is not None:
-            yield each._replace(gpus=fewer)
+        elif job.malleable is not None:
+            yield from _smaller(job, job.malleable, int(each.gpus))
+        elif not job.sensitive:
+            yield from _asking(job, each)
+
+
+def _asking(job: JobRequest, fewer: Remedy) -> Iterable[Remedy]:
+    """Return how many GPUs are paid for; of a gang with the spares of its groups."""
+    gang, paid = job.gang, fewer.gpus or 0
+    if gang is None:
+        yield fewer
+        return
+    sizes = range(min(job.gpus - 1, int(paid)), (gang.group_gpus or 1) - 1, -1)
+    size = next((size for size in sizes if size + _spares(gang, size) <= paid), None)
+    if size is not None:
+        yield fewer._replace(gpus=size)
+
+
+def _smaller(job: JobRequest, its: Malleable, paid: int) -> Iterable[Remedy]:
+    """Return which smallest size a malleable job could have for which somebody pays: one that
+    leaves it its other sizes, or else any, with a step of 1."""
+    fewest, gang = its.min - 1, job.gang
+    group = (gang.group_gpus if gang is not None else None) or 1
+    sizes = [
+        size for size in range(min(fewest, paid), 0, -1) if size + _spares(gang, size) <= paid
+    ]
+    size = next((size for size in sizes if (its.min - size) % its.step == 0), None)
+    if size is not None:
+        yield Remedy(Helps.SMALLER, gpus=size)
+    elif sizes and group == 1:
+        yield Remedy(Helps.SMALLER, gpus=sizes[0], step=1)
+
+
+def _spares(gang: Gang | None, size: int) -> int:
+    return gang.spares_of(size) if gang is not None else 0
 
 
 def every_asked(room: Room, use: Use) -> Iterable[Asked]:

@@ -90,6 +90,34 @@ async def test_what_helps_is_enough_for_those_before_it_who_wait_for_a_payer_too
     assert (await asked(funded, "r2")).funded, "it is as it said"
 
 
+async def test_no_size_is_named_that_a_job_cannot_have(funded: Ledger):
+    await envelope(funded, "red", milli=3000)
+    checkpoint = {"folder": "saves", "save_file": True}
+    await funded.enqueue(
+        "elastic", tenant="red", funding={"unfunded": "wait"}, checkpoint=checkpoint,
+        malleable={"min": 4, "max": 8, "step": 4}, gpus=8,
+    )  # fmt: skip
+    says = {each.what: each.says for each in (await asked(funded, "elastic")).remedies}
+    assert "fewer" not in says
+    assert says["smaller"] == (
+        "let it be as small as 3 GPUs (`--set malleable.min=3 --set malleable.step=1`): so many "
+        "would be paid for"
+    )
+
+
+async def test_one_that_holds_a_whole_node_is_not_told_to_ask_for_fewer_gpus(funded: Ledger):
+    await funded.register("proven", gpus=8, conformance="0" * 64)
+    await envelope(funded, "red", milli=3000)
+    await funded.enqueue("alone", gpus=4, tenant="red", sensitive=True)
+    waiting = await asked(funded, "alone")
+    async with funded.listening("alone"):
+        await funded.cycle("one")
+    running = await asked(funded, "alone")
+    assert (waiting.runs, running.runs) == (False, True)
+    for view in (waiting, running):
+        assert [each.what for each in view.remedies] == ["budget"]
+
+
 async def test_of_an_array_a_slot_that_waits_is_told(funded: Ledger):
     await envelope(funded, "red", milli=2000)
     await funded.add_job("sweep")
