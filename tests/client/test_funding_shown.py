@@ -427,7 +427,7 @@ async def test_a_move_in_the_tree_says_first_who_loses_a_payer(
     assert f"{shared} {poor} 1 SHARED {rich}/main" in before
     assert "UNFUNDED" not in before
     nothing = await longshore("tenant", "set", poor, "--parent", "root", "--dry-run")
-    assert "No running job would have another payer." in nothing.out
+    assert "No running job would have another payer now." in nothing.out
     await longshore("cancel", shared)
     await node.end(shared)
 
