@@ -211,7 +211,7 @@ def check(file: FILE, as_json: JSON = False) -> None:
 def _say_moves(moves: Sequence[ClassMove]) -> None:
     """Say for which running jobs others would pay."""
     if not moves:
-        return say("No running job would have another payer.")
+        return say("No running job would have another payer now.")
     show(moves_table(moves))
     lose = sum(move.loses for move in moves)
     others = len(moves) - lose

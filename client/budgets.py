@@ -9,6 +9,7 @@ from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.checks import apply_with_notes, check_budgets, check_tenant
 from longshore.activities.funding.edits import remove_budget, set_tenant
 from longshore.activities.funding.hours import with_hours
+from longshore.activities.funding.outlasting import ends_sooner, load_ends, notes_of_ends
 from longshore.activities.funding.views import budgets_view, tenants_view, why_no_budget
 from longshore.activities.signals import Signals
 from longshore.client.reading import Reading
@@ -72,14 +73,22 @@ class BudgetControl(BudgetReading):
         longer fit. Raises SpecError for a window in the past, RefusedError for a cut below what is
         lent.
         """
+        tenants = {budget.tenant for budget in budgets}
         async with self._db().transaction() as connection:
+            before = await load_ends(connection, tenants)
             edit = await apply_with_notes(connection, budgets)
+            sooner = ends_sooner(before, await load_ends(connection, tenants))
             if edit.changes:
                 await failpoint("apply_budgets.before-commit")
         if edit.changes:
             await failpoint("apply_budgets.after-commit")
             await self._wake_pools()
-        return edit
+        if not sooner:
+            return edit
+        # Nobody waits for the locks of the edit while this counts.
+        async with self._db().snapshot() as connection:
+            notes = await notes_of_ends(connection, sooner)
+        return edit.model_copy(update={"notes": (*edit.notes, *notes)})
 
     async def remove_budget(self, tenant: str) -> BudgetEdit:
         """Take a tenant's budget away: it pays for all that it uses again. Return that change.

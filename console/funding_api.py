@@ -1,5 +1,6 @@
 """The REST API of budgets, and of who pays for what: what the commands print with --json."""
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -47,7 +48,9 @@ def router(fleet: Fleet) -> APIRouter:
 
     @routes.get("/leases", summary="Who held GPUs at a moment, and who paid for them then")
     async def leases(
-        at: Annotated[Instant | None, Query(description="When (default: now).")] = None,
+        at: Annotated[
+            Instant | None, Query(description="A time that has passed (default: now).")
+        ] = None,
         node: Annotated[
             str | None, Query(pattern=_NODE, description="Only of this node.", examples=["node-a"])
         ] = None,
@@ -61,6 +64,8 @@ def router(fleet: Fleet) -> APIRouter:
         """A row for each GPU, or part of one: `longshore leases --json`."""
         if gpu is not None and node is None:
             raise ApiError(422, "invalid", "gpu: name its node too", field="gpu")
+        if at is not None and at > datetime.now(UTC):
+            raise ApiError(422, "invalid", "at: give a time that has passed", field="at")
         return await fleet.leases(at, node, gpu, job)
 
     @routes.get("/jobs/{job_id}/payers", summary="Who pays for a job, and who has paid")

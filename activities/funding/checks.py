@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
 from longshore.activities.funding.edits import apply_budgets, set_tenant
+from longshore.activities.funding.outlasting import ends_sooner, load_expected, outlasting
 from longshore.activities.funding.rows import load_facts
 from longshore.activities.funding.views import names_without_budget
 from longshore.activities.stored_nodes import stored_labels
@@ -35,6 +36,10 @@ class _Seen(NamedTuple):
     after: Facts | None
     names: Mapping[str, str]
     now: datetime
+    sooner: frozenset[int]
+    """Envelopes that are to end sooner than they were."""
+    expected: Mapping[str, datetime | None]
+    """Where there are such: when jobs that run are expected to end, as far as that is known."""
 
 
 class _Undone(Exception):
@@ -76,7 +81,10 @@ async def _checked(
         seen = undone.seen
     # Outside: nobody waits for the locks of the edit while this counts.
     moves = moves_between(seen.before, seen.after, seen.names, seen.now)
-    return seen.edited.model_copy(update={"moves": moves})
+    notes = seen.edited.notes
+    if seen.after is not None and seen.sooner:
+        notes += outlasting(seen.after, seen.sooner, seen.expected, seen.now)
+    return seen.edited.model_copy(update={"moves": moves, "notes": notes})
 
 
 async def _seen(
@@ -90,7 +98,13 @@ async def _seen(
         text("SELECT id, name FROM jobs WHERE id = ANY(:ids)"), {"ids": ids}
     )
     names = {row.id: row.name for row in rows}
-    return _Seen(edited, before, after, names, await clock(connection))
+    sooner = ends_sooner(_ends(before), _ends(after))
+    expected = await load_expected(connection, after) if after and sooner else {}
+    return _Seen(edited, before, after, names, await clock(connection), sooner, expected)
+
+
+def _ends(facts: Facts | None) -> dict[int, datetime | None]:
+    return {id: owned.spec.end for id, owned in facts.envelopes.items()} if facts else {}
 
 
 async def apply_with_notes(connection: AsyncConnection, budgets: Sequence[Budget]) -> BudgetEdit:

@@ -26,8 +26,8 @@ from longshore.scheduling.funding.facts import Facts, OverQuota, Use, Wall
 from longshore.scheduling.funding.kinds import PoolKinds
 from longshore.scheduling.funding.news import funded_gpus, paid_gpus
 from longshore.scheduling.funding.pool import as_found, in_turn, says_unfunded
-from longshore.scheduling.funding.quotas import QuotaRoom, in_its_way, milli_of, raises
-from longshore.scheduling.funding.remedies import for_gang
+from longshore.scheduling.funding.quotas import QuotaRoom, in_its_way, lifted, milli_of, raises
+from longshore.scheduling.funding.remedies import for_job
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import split_of
 from longshore.scheduling.order import queue_order
@@ -74,7 +74,8 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
         for share in running
     }
     if facts and uses:
-        return _running(facts, max(uses, key=lambda use: use.attempt), now, ends)
+        use = max(uses, key=lambda use: use.attempt)
+        return _running(facts, use, now, ends, sized=row["sized"])
     spec = await load_pool(connection, row["pool"], margins)
     entries = await load_queue(connection, row["pool"])
     mine = next((one.request for one in entries if one.request.id == job_id), None)
@@ -93,14 +94,21 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
     assert paid is not None
     over = paid.over_quota
     why = paid.unfunded[mine.id] if mine.id in over else ""
+    free = paid
+    if why:
+        walls = tuple(lifted(funding.walls, mine.tenant))
+        free = funded_by(
+            spec.packing, row["pool"], funding._replace(walls=walls), ordered, now
+        ).funding
+        assert free is not None
     ordered = in_turn(ordered, funding.first | funding.freed)
     if not has_budget:
-        return _over(pays_all, why, funding, paid, ordered, mine) if why else pays_all
+        return _over(pays_all, why, funding, free, ordered, mine) if why else pays_all
     # What is over its quota asks nobody, and takes no room of those behind it.
     asking = [job for job in ordered if job.id == mine.id or job.id not in over]
     found = _waiting(funding, row["pool"], asking, mine, now, ends)
     if why:
-        return _over(found, why, funding, paid, ordered, mine)
+        return _over(found, why, funding, free, ordered, mine)
     if own := paid.own_nodes.get(mine.id):
         on = f"; it starts on nodes alone on which its tenant has jobs: {own.why_on_nodes}"
         found = found.model_copy(update={"says": found.says + on})
@@ -126,13 +134,14 @@ def _over(
     found: FundView,
     why: str,
     funding: Funding,
-    paid_for: PoolFunding,
+    free: PoolFunding,
     ordered: Sequence[JobRequest],
     mine: JobRequest,
 ) -> FundView:
-    """Return what is found of a job with the hard quota for which it waits, whoever would pay."""
+    """Return what is found of a job with the hard quota for which it waits, whoever would pay.
+    `free` is who pays where no quota of its tenant is in the way."""
     fewest = PoolKinds(funding.facts, "").fewest
-    walls = in_its_way(QuotaRoom(funding.walls, fewest), paid_for, ordered, mine)
+    walls = in_its_way(QuotaRoom(funding.walls, fewest), free, ordered, mine)
     asks = funding.asks.get(mine.id)
     paid = found.funded or not (asks and asks.must_be_funded)
     then = "" if paid else "; then a budget has to pay for it still"
@@ -163,14 +172,20 @@ def _set(wall: Wall, over: OverQuota) -> str:
     return raises(wall.tenant, over.field, over.used + over.asked)
 
 
-def _running(facts: Facts, use: Use, now: datetime, ends: Mapping[str, datetime]) -> FundView:
-    """Return who pays for what runs; its rungs as if it were covered anew."""
+def _running(
+    facts: Facts, use: Use, now: datetime, ends: Mapping[str, datetime], *, sized: bool
+) -> FundView:
+    """Return who pays for what runs; its rungs as if it were covered anew. What one that is
+    `sized` asks for is not what it has: nothing is said of fewer GPUs."""
     _, room = evaluated(facts, now)
     attempt = use.job_id, use.attempt
     following = [paid.charge for paid in room.held.get(attempt, {}).values()]
     for charge in following:
         room.remove(charge)
     found = explain(room, use, ends)
+    if sized:
+        helps = tuple(each for each in found.remedies if each.what is not Helps.FEWER)
+        found = found._replace(remedies=helps)
     # As `longshore job` has it: what is open. What a cycle changes is true from then on.
     charges = [each for each in facts.charges if (each.job_id, each.attempt) == attempt]
     split = split_of(use, charges, facts)
@@ -199,9 +214,9 @@ def _waiting(
     ends: Mapping[str, datetime],
 ) -> FundView:
     facts, asks = funding.facts, funding.asks
-    room, use = as_found(facts, pool, ordered, asks, mine, now)
-    found = explain(room, use, ends)
-    found = found._replace(remedies=tuple(for_gang(mine, found.remedies)))
+    room, use, ahead = as_found(facts, pool, ordered, asks, mine, now)
+    found = explain(room, use, ends, ahead)
+    found = found._replace(remedies=tuple(for_job(mine, found.remedies)))
     before = frozenset(job.id for job in ordered[: ordered.index(mine)])
     view = _view(room, use, found, before)
     must = asks[mine.id].must_be_funded if mine.id in asks else False
@@ -284,6 +299,11 @@ def _gpus(remedy: Remedy) -> str:
 _SAYS = {
     Helps.LATER: lambda _, one: f"wait until {one.at:%Y-%m-%d %H:%M} UTC: an envelope opens then",
     Helps.FEWER: lambda _, one: f"ask for {_gpus(one)}: so many would be paid for",
+    Helps.SMALLER: lambda _, one: (
+        f"let it be as small as {_gpus(one)} (`--set malleable.min={one.gpus:g}"
+        + ("" if one.step is None else f" --set malleable.step={one.step}")
+        + "`): so many would be paid for"
+    ),
     Helps.MAX_BORROW: lambda _, one: (
         f"borrow more (`--set funding.max_borrow={-(-(one.gpus or 0) // 1):g}`)"
     ),
@@ -316,6 +336,11 @@ _SLOT = """
 
 _JOB = f"""
     SELECT j.id, j.tenant, j.pool, j.ended_at,
+           CASE WHEN jsonb_typeof(j.spec) = 'object'
+                THEN coalesce(j.spec -> 'sensitive' = 'true'::jsonb, false)
+                  OR coalesce(jsonb_typeof(j.spec -> 'malleable') = 'object', false)
+                  OR coalesce(jsonb_typeof(j.spec -> 'gang') = 'object', false)
+                ELSE false END AS sized,
            (SELECT p.borrowed_from FROM placements p
              WHERE p.job_id = j.id AND p.ended_at IS NULL AND {BORROWS} LIMIT 1) AS lender,
            EXISTS (SELECT FROM placements p WHERE p.job_id = j.id AND p.ended_at IS NULL) AS runs

@@ -1,6 +1,6 @@
 """Who would pay for a job, envelope by envelope, and what would help where nobody does."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import NamedTuple
@@ -51,10 +51,14 @@ class Explained(NamedTuple):
 
 
 def explain(
-    room: Room, use: Use, ends: Mapping[str, datetime] = MappingProxyType({})
+    room: Room,
+    use: Use,
+    ends: Mapping[str, datetime] = MappingProxyType({}),
+    ahead: Sequence[Use] = (),
 ) -> Explained:
     """Return who would pay for a job now, envelope by envelope. It takes nothing. `ends` is when
-    jobs that run are expected to end, as far as that is known."""
+    jobs that run are expected to end, as far as that is known; `ahead` are those who wait before
+    it, and have had their turns in `room`."""
     if not room.tree.has_budget(use.tenant):
         return Explained(ITSELF, ())
     asks = use
@@ -63,7 +67,7 @@ def explain(
     if asks.kinds:
         rungs += _on_others(room, asks, use, {(rung.envelope, rung.rung) for rung in rungs})
     gets = sum(rung.gives for rung in rungs if not rung.on)
-    helps = () if found.funded else tuple(remedies(room, use, found, gets, ends))
+    helps = () if found.funded else tuple(remedies(room, use, found, gets, ends, ahead))
     return Explained(found, tuple(rungs), helps)
 
 

@@ -282,21 +282,19 @@ def as_found(
     asks: Mapping[str, Asks],
     job: JobRequest,
     now: datetime,
-) -> tuple[Room, Use]:
-    """Return the room that a job of a queue, which comes in its order, finds at its turn, and what
-    it asks for."""
+) -> tuple[Room, Use, tuple[Use, ...]]:
+    """Return the room that a job of a queue, which comes in its order, finds at its turn, what it
+    asks for, and those who have had their turns before it."""
     _, room = evaluated(facts, now)
     kinds = PoolKinds(facts, pool)
     before = queue[: [each.id for each in queue].index(job.id)]
-    fund(
-        room,
-        [
-            _waiting(each, kinds, asks.get(each.id, Asks()), now)
-            for each in before
-            if _has_budget(facts, each.tenant)
-        ],
+    ahead = tuple(
+        _waiting(each, kinds, asks.get(each.id, Asks()), now)
+        for each in before
+        if _has_budget(facts, each.tenant)
     )
-    return room, _waiting(job, kinds, asks.get(job.id, Asks()), now)
+    fund(room, ahead)
+    return room, _waiting(job, kinds, asks.get(job.id, Asks()), now), ahead
 
 
 def next_change(facts: Facts, now: datetime) -> timedelta | None:

@@ -206,24 +206,30 @@ class QuotaTurns:
         return bool(why)
 
 
+def lifted(walls: Iterable[Wall], tenant: str | None) -> list[Wall]:
+    """Return the hard quotas of all, without limits in those that a tenant is under."""
+    none = Quotas()
+    return [wall._replace(quotas=none) if tenant in wall.below else wall for wall in walls]
+
+
 def in_its_way(
-    room: QuotaRoom, funding: PoolFunding, queue: Sequence[JobRequest], job: JobRequest
+    room: QuotaRoom, without_them: PoolFunding, queue: Sequence[JobRequest], job: JobRequest
 ) -> tuple[tuple[Wall, OverQuota], ...]:
     """Return each quota that keeps a job of a queue, which comes in its order, from starting at
-    its turn, with what is used of it then."""
+    its turn, with what would be used of it then if it were no more in its way: those before it
+    that wait for the same quota have their parts too.
+
+    `without_them` is who pays where the quotas that the job is under are `lifted`.
+    """
     place = [each.id for each in queue].index(job.id)
-    starts = [each for each in queue if each.id not in funding.held and each.id != job.id]
+    starts = [each for each in queue if each.id not in without_them.held and each.id != job.id]
     before = {each.id for each in queue[:place]}
-    at_once = {each.id for each in starts if each.id in before} - funding.unfunded.keys()
+    unpaid = without_them.unfunded.keys()
+    # One that starts with no payer comes after all who are paid for.
+    last = job.id in unpaid and job.id not in without_them.held
     for each in starts:
-        if each.id in at_once:
-            room.take(each)
-    if found := room.over(job):
-        return found
-    # Nobody pays for it: it comes after all who are paid for.
-    for each in starts:
-        paid = each.id not in funding.unfunded
-        if each.id not in at_once and (paid or each.id in before):
+        paid = each.id not in unpaid
+        if (each.id in before or last) if paid else (each.id in before and last):
             room.take(each)
     return room.over(job)
 

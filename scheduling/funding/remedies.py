@@ -7,23 +7,23 @@ from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
 
+from longshore.models.elastic import Malleable
 from longshore.models.funding import Envelope, FundingCode, FundingTerms, WhenUnfunded
 from longshore.models.job_request import JobRequest
+from longshore.models.topology import Gang
 from longshore.scheduling.funding.asked import LENDER, SPONSOR, Asked, all_asked
 from longshore.scheduling.funding.cover import Cover, cover, start
-from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use
 from longshore.scheduling.funding.ladder import OWN as ITSELF
 from longshore.scheduling.funding.ladder import WORDS, lends_to
 from longshore.scheduling.funding.room import Room, lends, milli
+from longshore.scheduling.funding.tried import Turn, held_now
 
 _MOST_OPENINGS = 5
 _MOST_SPONSORS = 50
 _MOST_LENDERS = 5
 _MOST_ENDS = 200
 _MOST_WRONG = 5
-_MOST_TAKEN = 5
-"""How often more is tried, since others who run with no payer take of it first."""
 _MOST_FEWER = 16
 OWN = WORDS[ITSELF]
 
@@ -35,6 +35,8 @@ class Helps(StrEnum):
     """To wait until an envelope opens."""
     FEWER = "fewer"
     """To ask for fewer GPUs: so many of them are paid for."""
+    SMALLER = "smaller"
+    """To be so small where no more is paid for: of a malleable job."""
     MAX_BORROW = "max_borrow"
     """To borrow up to so many GPUs."""
     SPONSORS = "sponsors"
@@ -66,22 +68,53 @@ class Remedy(NamedTuple):
     envelope: int | None = None
     """Which; None of a new one, for GPUs of `gpu_type`."""
     gpu_type: str | None = None
+    step: int | None = None
+    """Between its sizes, of a malleable job that cannot be so small with the one that it has."""
     max_borrow: int | None = None
     """Of a job that asks sponsors: how much it has to be, where the job says less."""
 
 
-def for_gang(job: JobRequest, helps: Iterable[Remedy]) -> Iterable[Remedy]:
-    """Return what helps a job that waits: a gang can ask for as many GPUs only as are paid for
-    with the spares of its groups."""
-    gang = job.gang
+def for_job(job: JobRequest, helps: Iterable[Remedy]) -> Iterable[Remedy]:
+    """Return what helps a job that waits: it can ask for as many GPUs only as it may have. Of a
+    sensitive one all of its nodes are paid for, whatever it asks for."""
     for each in helps:
-        if gang is None or each.what is not Helps.FEWER or each.gpus is None:
+        if each.what is not Helps.FEWER or each.gpus is None:
             yield each
-            continue
-        sizes = range(min(job.gpus - 1, int(each.gpus)), (gang.group_gpus or 1) - 1, -1)
-        fits = (size for size in sizes if size + gang.spares_of(size) <= each.gpus)
-        if (fewer := next(fits, None)) is not None:
-            yield each._replace(gpus=fewer)
+        elif job.malleable is not None:
+            yield from _smaller(job, job.malleable, int(each.gpus))
+        elif not job.sensitive:
+            yield from _asking(job, each)
+
+
+def _asking(job: JobRequest, fewer: Remedy) -> Iterable[Remedy]:
+    """Return how many GPUs are paid for; of a gang with the spares of its groups."""
+    gang, paid = job.gang, fewer.gpus or 0
+    if gang is None:
+        yield fewer
+        return
+    sizes = range(min(job.gpus - 1, int(paid)), (gang.group_gpus or 1) - 1, -1)
+    size = next((size for size in sizes if size + _spares(gang, size) <= paid), None)
+    if size is not None:
+        yield fewer._replace(gpus=size)
+
+
+def _smaller(job: JobRequest, its: Malleable, paid: int) -> Iterable[Remedy]:
+    """Return which smallest size a malleable job could have for which somebody pays: one that
+    leaves it its other sizes, or else any, with a step of 1."""
+    fewest, gang = its.min - 1, job.gang
+    group = (gang.group_gpus if gang is not None else None) or 1
+    sizes = [
+        size for size in range(min(fewest, paid), 0, -1) if size + _spares(gang, size) <= paid
+    ]
+    size = next((size for size in sizes if (its.min - size) % its.step == 0), None)
+    if size is not None:
+        yield Remedy(Helps.SMALLER, gpus=size)
+    elif sizes and group == 1:
+        yield Remedy(Helps.SMALLER, gpus=sizes[0], step=1)
+
+
+def _spares(gang: Gang | None, size: int) -> int:
+    return gang.spares_of(size) if gang is not None else 0
 
 
 def every_asked(room: Room, use: Use) -> Iterable[Asked]:
@@ -91,20 +124,27 @@ def every_asked(room: Room, use: Use) -> Iterable[Asked]:
 
 
 def remedies(
-    room: Room, use: Use, found: Cover, gets: int, ends: Mapping[str, datetime]
+    room: Room,
+    use: Use,
+    found: Cover,
+    gets: int,
+    ends: Mapping[str, datetime],
+    ahead: Sequence[Use] = (),
 ) -> Iterable[Remedy]:
-    """Return what would have somebody pay for a job that gets so much of what it asks for."""
+    """Return what would have somebody pay for a job that gets so much of what it asks for. Those
+    who wait `ahead` of it come first then, too."""
+    turn = Turn(room, use, ahead)
     yield from _fewer(room, use, gets)
     yield from _borrowing(room, use, found)
-    yield from _budget(room, use, gets)
+    yield from _budget(turn, gets)
     if found.code is FundingCode.NO_ROOM:
-        yield from _lending(room, use, gets)
+        yield from _lending(turn, gets)
     if found.code is FundingCode.CAP:
-        yield from _caps(room, use, found.missing)
+        yield from _caps(turn, found.missing)
     if not use.preemptible and cover(room, use._replace(preemptible=True)).funded:
         yield Remedy(Helps.PREEMPTIBLE)
-    yield from _ends(room, use, ends)
-    yield from _openings(room, use)
+    yield from _ends(turn, ends)
+    yield from _openings(turn)
     if use.terms.unfunded is WhenUnfunded.WAIT and use.preemptible:
         yield Remedy(Helps.RUN_UNFUNDED)
 
@@ -153,9 +193,10 @@ def _borrowing(room: Room, use: Use, found: Cover) -> Iterable[Remedy]:
         )  # fmt: skip
 
 
-def _lending(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
+def _lending(turn: Turn, gets: int) -> Iterable[Remedy]:
     """Return which sponsor's envelope has unused GPUs that it may not lend, and how many in all it
     would have to."""
+    room, use, _ = turn
     wants = sum(share.amount for share in use.shares)
     tried: set[int] = set()
     for asked in every_asked(room, use):
@@ -170,29 +211,29 @@ def _lending(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
         if len(tried) == _MOST_LENDERS:
             return
         tried.add(place)
-        assert owned.spec.lending is not None
-        lending = owned.spec.lending.model_copy(update={"max": most / 1000})
-        larger = owned._replace(spec=owned.spec.model_copy(update={"lending": lending}))
-        if _paid(_with_envelope(room, use, larger), use, room.now).funded:
-            yield Remedy(Helps.LENDING, gpus=most / 1000, envelope=owned.id)
+
+        def lending(more: int, owned: Owned = owned, most: int = most) -> Facts:
+            assert owned.spec.lending is not None
+            its = owned.spec.lending.model_copy(update={"max": (most + more) / 1000})
+            larger = owned.spec.model_copy(update={"lending": its})
+            return _with_envelope(turn, owned._replace(spec=larger))
+
+        more = turn.least(lending, milli(owned.spec.gpus) - most)
+        if more is not None:
+            yield Remedy(Helps.LENDING, gpus=(most + more) / 1000, envelope=owned.id)
             return
 
 
-def _paid(facts: Facts, use: Use, at: datetime) -> Cover:
-    """Return who would pay for a job if all were so: what runs and has no payer comes first."""
-    return cover(evaluated(facts, at)[1], use)
-
-
-def _with_envelope(room: Room, use: Use, envelope: Owned) -> Facts:
+def _with_envelope(turn: Turn, envelope: Owned) -> Facts:
     """Return the facts if an envelope were so. A new one is under the caps over all that its
     tenant has, as others are."""
-    facts = _now(room, use)
+    facts = turn.facts()
     if envelope.id not in facts.envelopes:
         above: set[str] = set()
         tenant: str | None = envelope.tenant
         while tenant is not None and tenant not in above:
             above.add(tenant)
-            tenant = room.tree.parent(tenant)
+            tenant = turn.room.tree.parent(tenant)
         caps = [
             cap._replace(envelopes=cap.envelopes | {envelope.id})
             if cap.spec.subtree and cap.tenant in above
@@ -209,9 +250,10 @@ def _terms(use: Use, sponsors: tuple[str, ...], max_borrow: int | None) -> Fundi
     )
 
 
-def _caps(room: Room, use: Use, missing: int) -> Iterable[Remedy]:
+def _caps(turn: Turn, missing: int) -> Iterable[Remedy]:
     """Return by how much a cap has to be higher, or several together. `missing` is for how much
     nobody pays."""
+    room, use, _ = turn
     taking = start(room, use, ignore_caps=True)
     taking.walk(use)
     over = [(cap, -left) for cap, left in enumerate(room.cap_free) if left < 0]
@@ -225,37 +267,35 @@ def _caps(room: Room, use: Use, missing: int) -> Iterable[Remedy]:
         tries = range(missing, by, each)
         least = bisect_left(tries, True, key=lambda more, cap=cap: (
             _covered_above(room, use, cap, more)))  # fmt: skip
-        raised = _enough(room, use, [(cap, tries[least] if least < len(tries) else by)])
+        raised = _enough(turn, [(cap, tries[least] if least < len(tries) else by)])
         if raised:
             helped = True
             yield _raised(room, raised)
-    if over and not helped and (raised := _enough(room, use, over)):
+    if over and not helped and (raised := _enough(turn, over)):
         yield _raised(room, raised)
 
 
 def _covered_above(room: Room, use: Use, cap: int, by: int) -> bool:
     """Return whether somebody would pay if a cap were so much higher, and nobody else took it."""
-    then = Room(_now(room, use), room.now)
+    then = Room(held_now(room, use), room.now)
     then.cap_free[cap] += by
     return cover(then, use).funded
 
 
-def _enough(
-    room: Room, use: Use, raised: Sequence[tuple[int, int]]
-) -> Sequence[tuple[int, int]] | None:
+def _enough(turn: Turn, raised: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]] | None:
     """Return by how much these caps have to be higher, so that there is enough for those too that
-    run with no payer; None where that is no help."""
-    facts = _now(room, use)
-    for _ in range(_MOST_TAKEN):
+    come first and have no payer; None where that is no help."""
+    facts = turn.facts()
+
+    def higher(more: int) -> Facts:
         caps = list(facts.caps)
         for cap, by in raised:
-            gpus = caps[cap].spec.gpus + by / 1000
+            gpus = caps[cap].spec.gpus + (by + more) / 1000
             caps[cap] = caps[cap]._replace(spec=caps[cap].spec.model_copy(update={"gpus": gpus}))
-        found = _paid(facts._replace(caps=caps), use, room.now)
-        if found.funded:
-            return raised
-        raised = [(cap, by + found.missing) for cap, by in raised]
-    return None
+        return facts._replace(caps=caps)
+
+    more = turn.least(higher)
+    return None if more is None else [(cap, by + more) for cap, by in raised]
 
 
 def _raised(room: Room, raised: Sequence[tuple[int, int]]) -> Remedy:
@@ -263,31 +303,25 @@ def _raised(room: Room, raised: Sequence[tuple[int, int]]) -> Remedy:
     return Remedy(Helps.CAP, gpus=by, cap=cap, other_caps=tuple(others))
 
 
-def _openings(room: Room, use: Use) -> Iterable[Remedy]:
+def _openings(turn: Turn) -> Iterable[Remedy]:
     """Return when somebody would pay, if nothing else changed until then."""
+    room, use, _ = turn
     starts = {
         at
         for asked in every_asked(room, use)
         if asked.rung != LENDER and (at := room.owned[asked.place].spec.start) is not None
     }
-    facts = _now(room, use)
+    facts = turn.facts()
     later = sorted(at for at in starts if at > room.now)
     for at in islice(later, _MOST_OPENINGS):
-        if _paid(facts, use, at).funded:
+        if turn.paid(facts, at):
             yield Remedy(Helps.LATER, at=at)
             return
 
 
-def _now(room: Room, use: Use) -> Facts:
-    """Return the facts as they are at the job's turn, but for itself."""
-    attempt = use.job_id, use.attempt
-    charges = [paid.charge for held in room.held.values() for paid in held.values()]
-    uses = tuple(each for key, each in room.uses.items() if key != attempt)
-    return room.facts._replace(uses=uses, charges=charges)
-
-
-def _budget(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
+def _budget(turn: Turn, gets: int) -> Iterable[Remedy]:
     """Return how large an envelope of its own tenant would have to be."""
+    room, use, _ = turn
     wants = sum(share.amount for share in use.shares)
     own = next((one for one in every_asked(room, use) if one.rung == OWN and not one.code), None)
     gpu_type = use.shares[0].where.gpu_type
@@ -296,42 +330,50 @@ def _budget(room: Room, use: Use, gets: int) -> Iterable[Remedy]:
         Envelope(name="new", gpus=0, gpu_type=gpu_type, end=None),
     )  # fmt: skip
     owned = room.owned[own.place] if own is not None else new
-    more = wants - gets if owned is not new else wants
-    for _ in range(_MOST_TAKEN):
-        gpus = (milli(owned.spec.gpus) + more) / 1000
-        larger = owned._replace(spec=owned.spec.model_copy(update={"gpus": gpus}))
-        found = _paid(_with_envelope(room, use, larger), use, room.now)
-        if not found.funded:
-            more += found.missing  # others that have no payer take of it first
-        else:
-            if owned is new:
-                yield Remedy(Helps.BUDGET, gpus, tenants=(use.tenant,), gpu_type=gpu_type)
-            else:
-                yield Remedy(Helps.BUDGET, gpus, envelope=owned.id)
-            return
+    size = milli(owned.spec.gpus) + (wants - gets if owned is not new else wants)
+
+    def larger(more: int) -> Facts:
+        spec = owned.spec.model_copy(update={"gpus": (size + more) / 1000})
+        return _with_envelope(turn, owned._replace(spec=spec))
+
+    more = turn.least(larger)
+    if more is None:
+        return
+    gpus = (size + more) / 1000
+    if owned is new:
+        yield Remedy(Helps.BUDGET, gpus, tenants=(use.tenant,), gpu_type=gpu_type)
+    else:
+        yield Remedy(Helps.BUDGET, gpus, envelope=owned.id)
 
 
-def _ends(room: Room, use: Use, ends: Mapping[str, datetime]) -> Iterable[Remedy]:
+def _ends(turn: Turn, ends: Mapping[str, datetime]) -> Iterable[Remedy]:
     """Return when somebody would pay, if jobs ended as expected and nothing else changed."""
-    then = Room(_now(room, use), room.now)
+    room, use, _ = turn
+    then = Room(held_now(room, use), room.now)
     back: dict[datetime, list[Charge]] = {}
     for place in {one.place for one in every_asked(then, use) if one.code is None}:
         for paid in then.on[place].values():
             end = ends.get(paid.charge.job_id)
             if end is not None:
                 back.setdefault(max(end, room.now), []).append(paid.charge)
-    wrong = 0
+    enough: list[datetime] = []
     for end in sorted(back)[:_MOST_ENDS]:
         for charge in back[end]:
             then.remove(charge)
-        if not cover(then, use).funded:
-            continue
-        facts = _now(then, use)
-        over = {job_id for job_id, at in ends.items() if at <= end}
-        runs = tuple(each for each in facts.uses if each.job_id not in over)
+        if cover(then, use).funded:
+            enough.append(end)
+    facts = turn.facts()
+
+    def helps(end: datetime) -> bool:
         # An envelope may have ended by then, or others take what comes back.
-        if _paid(facts._replace(uses=runs), use, end).funded:
-            yield Remedy(Helps.ENDS, at=end)
-            return
-        if (wrong := wrong + 1) == _MOST_WRONG:
-            return
+        over = {job_id for job_id, at in ends.items() if at <= end}
+        uses = tuple(each for each in facts.uses if each.job_id not in over)
+        charges = [each for each in facts.charges if each.job_id not in over]
+        return turn.paid(facts._replace(uses=uses, charges=charges), end)
+
+    first, rest = enough[:_MOST_WRONG], enough[_MOST_WRONG:]
+    at = next((end for end in first if helps(end)), None)
+    if at is None and (found := bisect_left(rest, True, key=helps)) < len(rest):
+        at = rest[found]
+    if at is not None:
+        yield Remedy(Helps.ENDS, at=at)

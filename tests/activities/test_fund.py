@@ -76,6 +76,48 @@ async def test_what_waits_finds_the_room_that_is_left_behind_those_before_it(fun
     assert (await asked(funded, "second")).funded, "it is as it said"
 
 
+async def test_what_helps_is_enough_for_those_before_it_who_wait_for_a_payer_too(funded: Ledger):
+    await envelope(funded, "red", milli=2000)
+    await runs(funded, "r0", 2, tenant="red", expected_duration="1h")
+    for job in ("r1", "r2"):
+        await funded.enqueue(job, gpus=2, tenant="red", funding={"unfunded": "wait"})
+    first, second = await asked(funded, "r1"), await asked(funded, "r2")
+    assert [each.what for each in first.remedies] == ["budget", "ends", "unfunded"]
+    assert [each.what for each in second.remedies] == ["budget", "unfunded"]
+    assert "raise envelope red/main to 4 GPUs" in first.remedies[0].says
+    assert "raise envelope red/main to 6 GPUs" in second.remedies[0].says
+    await funded.rows("UPDATE envelopes SET milli = 6000")
+    assert (await asked(funded, "r2")).funded, "it is as it said"
+
+
+async def test_no_size_is_named_that_a_job_cannot_have(funded: Ledger):
+    await envelope(funded, "red", milli=3000)
+    checkpoint = {"folder": "saves", "save_file": True}
+    await funded.enqueue(
+        "elastic", tenant="red", funding={"unfunded": "wait"}, checkpoint=checkpoint,
+        malleable={"min": 4, "max": 8, "step": 4}, gpus=8,
+    )  # fmt: skip
+    says = {each.what: each.says for each in (await asked(funded, "elastic")).remedies}
+    assert "fewer" not in says
+    assert says["smaller"] == (
+        "let it be as small as 3 GPUs (`--set malleable.min=3 --set malleable.step=1`): so many "
+        "would be paid for"
+    )
+
+
+async def test_one_that_holds_a_whole_node_is_not_told_to_ask_for_fewer_gpus(funded: Ledger):
+    await funded.register("proven", gpus=8, conformance="0" * 64)
+    await envelope(funded, "red", milli=3000)
+    await funded.enqueue("alone", gpus=4, tenant="red", sensitive=True)
+    waiting = await asked(funded, "alone")
+    async with funded.listening("alone"):
+        await funded.cycle("one")
+    running = await asked(funded, "alone")
+    assert (waiting.runs, running.runs) == (False, True)
+    for view in (waiting, running):
+        assert [each.what for each in view.remedies] == ["budget"]
+
+
 async def test_of_an_array_a_slot_that_waits_is_told(funded: Ledger):
     await envelope(funded, "red", milli=2000)
     await funded.add_job("sweep")
@@ -194,6 +236,16 @@ async def test_what_waits_for_a_quota_is_told_so_whoever_would_pay(funded: Ledge
     await funded.enqueue("behind", gpus=1, tenant="red")
     behind = await asked(funded, "behind")
     assert (behind.says, behind.code) == ("1 OWNED by red/main", None)
+
+
+async def test_a_quota_is_raised_for_those_before_it_too_that_wait_for_it(funded: Ledger):
+    await envelope(funded, "red", milli=9000)
+    await _walled(funded, "red")
+    await funded.enqueue("second", gpus=3, tenant="red")
+    second = await asked(funded, "second")
+    assert second.remedies[1].says == ("raise the quota: `longshore tenant set root --max-gpus 8`")
+    await funded.rows("UPDATE tenants SET quotas = '{\"max_gpus\": 8}' WHERE name = 'root'")
+    assert (await asked(funded, "second")).funded, "it is as it said"
 
 
 async def test_where_nothing_is_found_in_the_way_nothing_is_said_to_help(

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -380,6 +380,31 @@ async def test_why_of_a_job_over_a_quota_says_how_to_raise_that(
         await longshore("cancel", job)
 
 
+async def test_an_end_that_a_job_outlasts_is_told_by_check_and_apply(
+    longshore: Command, pool: str, node: ScriptedNode, family: Ledger, tmp_path: Path
+) -> None:
+    owner = f"{pool}-owner"
+    await tenant(family, owner)
+    await envelope(family, owner, milli=4000)
+    job = await submitted(longshore, pool, owner, "outlasts")
+    await node.started(job)
+    end = (datetime.now(UTC) + timedelta(minutes=2)).replace(microsecond=0)
+    file = tmp_path / "budget.yaml"
+    envelopes = f"{{main: {{gpus: 4, end: '{end:%FT%TZ}'}}}}"
+    file.write_text(f"budgets: [{{tenant: {owner}, envelopes: {envelopes}}}]")
+    said = f"{owner}: envelopes.main.end: it pays until {end:%Y-%m-%d %H:%M:%S} UTC for 1 job "
+    for what in ("check", "apply"):
+        told = await longshore("budget", what, str(file), "--json")
+        assert told.code == 0, told.err
+        (note,) = BudgetEdit.model_validate_json(told.out).notes
+        assert note.startswith(said), what
+        assert note.endswith(f"{job}; nobody would pay for it then")
+    again = await longshore("budget", "apply", str(file), "--json")
+    assert BudgetEdit.model_validate_json(again.out).notes == ()
+    await longshore("cancel", job)
+    await node.end(job)
+
+
 async def test_a_move_in_the_tree_says_first_who_loses_a_payer(
     longshore: Command,
     pool: str,
@@ -427,7 +452,7 @@ async def test_a_move_in_the_tree_says_first_who_loses_a_payer(
     assert f"{shared} {poor} 1 SHARED {rich}/main" in before
     assert "UNFUNDED" not in before
     nothing = await longshore("tenant", "set", poor, "--parent", "root", "--dry-run")
-    assert "No running job would have another payer." in nothing.out
+    assert "No running job would have another payer now." in nothing.out
     await longshore("cancel", shared)
     await node.end(shared)
 

@@ -154,6 +154,9 @@ async def test_programs_read_the_same(here: RunningConsole, family: Ledger) -> N
         ("asr", "BORROWED", "startup/main")
     ]
     assert here.get("/leases", gpu=6).json()["error"]["field"] == "gpu"
+    later = here.get("/leases", at=(datetime.now(UTC) + timedelta(hours=1)).isoformat())
+    assert (later.status_code, later.json()["error"]["field"]) == (422, "at")
+    assert here.get("/leases", at=datetime.now(UTC).isoformat()).status_code == 200
     assert here.get("/leases", node="nowhere").status_code == 404
     assert here.get("/jobs/nobody/payers").status_code == 404
 

@@ -286,7 +286,8 @@ def test_of_several_kinds_it_is_told_of_the_one_that_a_limit_alone_keeps_it_from
     job = a_job("waits", 4, tenant="red", vram_per_gpu=0)
     found, _ = found_for(given, job)
     assert "a cap over envelopes leaves no room (CAP)" in found.unfunded["waits"]
-    told = explain(*as_found(given, "pool", [job], {"waits": WAITS}, job, NOW))
+    room, waits, _ = as_found(given, "pool", [job], {"waits": WAITS}, job, NOW)
+    told = explain(room, waits)
     assert [(rung.name, rung.on, rung.gives, rung.code) for rung in told.rungs] == [
         ("h", "", 0, "CAP"), ("a", "A100", 0, "NO_ROOM"), ("l", "L40S", 0, "NO_ROOM"),
     ]  # fmt: skip

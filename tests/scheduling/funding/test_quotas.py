@@ -1,6 +1,7 @@
 """Hard quotas in a plan: whom they keep from starting, where, and who comes past them."""
 
 import copy
+from collections.abc import Sequence
 
 import pytest
 
@@ -12,9 +13,9 @@ from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.scheduling import cycle
 from longshore.scheduling.buying.unverifiable_constraints import why_unverifiable
-from longshore.scheduling.funding.facts import Charge, Facts, Kind, Share, Use, Wall
+from longshore.scheduling.funding.facts import Charge, Facts, Kind, OverQuota, Share, Use, Wall
 from longshore.scheduling.funding.pool import Asks, pool_funding, settled
-from longshore.scheduling.funding.quotas import QuotaRoom, in_its_way, raises, refused
+from longshore.scheduling.funding.quotas import QuotaRoom, in_its_way, lifted, raises, refused
 from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.funding.where_paid import as_bought, where_paid
 from longshore.scheduling.guarantee import may_come_first
@@ -235,8 +236,42 @@ def test_who_does_not_start_takes_no_quota_of_who_would(asks: Asks):
     assert found.of("x").funded
     if asks is not WAIT:
         assert "max_gpus: 4 + 8 > 8, with 4 for jobs before it: " in found.unfunded["w"]
-        ((_, over),) = in_its_way(QuotaRoom([wall]), found, queue, queue[0])
+        ((over,),) = in_the_way(queue, [wall], facts(an_envelope(1, "red", 4)))
         assert (over.used, over.asked) == (4, 8)
+
+
+def in_the_way(
+    queue: Sequence[JobRequest], walls: Sequence[Wall], given: Facts, asks: Asks | None = None
+) -> list[list[OverQuota]]:
+    """What is in the way of each job of a queue that waits for a quota."""
+    all_ask = {job.id: asks or Asks() for job in queue}
+    found = pool_funding(given, "pool", queue, all_ask, NOW, walls)
+    told: list[list[OverQuota]] = []
+    for job in queue:
+        if job.id in found.over_quota:
+            none = lifted(walls, job.tenant)
+            free = pool_funding(given, "pool", queue, all_ask, NOW, none)
+            told.append([over for _, over in in_its_way(QuotaRoom(walls), free, queue, job)])
+    return told
+
+
+def test_those_ahead_that_wait_for_the_same_quota_have_their_parts_of_a_higher_one():
+    queue = [a_job(name, 2, tenant="red") for name in ("one", "two", "three")]
+    wall = of_red(Quotas(max_gpus=6, max_jobs=3), milli=5000, jobs=2)
+    one, two, three = in_the_way(queue, [wall], facts(an_envelope(1, "red", 16)))
+    assert one == [OverQuota("max_gpus", 5, 2, 6)]
+    assert two == [OverQuota("max_gpus", 7, 2, 6), OverQuota("max_jobs", 3, 1, 3)]
+    assert three == [OverQuota("max_gpus", 9, 2, 6), OverQuota("max_jobs", 4, 1, 3)]
+    higher = of_red(Quotas(max_gpus=9, max_jobs=4), milli=5000, jobs=2)
+    assert len(in_the_way(queue, [higher], facts(an_envelope(1, "red", 16)))) == 1
+
+
+def test_who_ahead_would_not_start_with_more_of_a_quota_has_no_part_of_it():
+    """Nobody pays for `one`, which starts only where somebody does."""
+    queue = [a_job("one", 9, tenant="red"), a_job("two", 2, tenant="red")]
+    wall = of_red(Quotas(max_gpus=1))
+    *_, two = in_the_way(queue, [wall], facts(an_envelope(1, "red", 4)), WAIT)
+    assert two == [OverQuota("max_gpus", 0, 2, 1)]
 
 
 def test_who_takes_room_back_has_the_quota_too():

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from longshore.scheduling.funding.evaluate import evaluate, evaluated
 from longshore.scheduling.funding.explain import Helps, Remedy, explain
 from longshore.scheduling.funding.facts import Capped, Charge, Facts, Use
 from longshore.scheduling.funding.room import Room
+from longshore.scheduling.funding.turns import fund
 from tests.support.funding_scenes import (
     HOUR,
     NOW,
@@ -187,3 +189,52 @@ def test_fewer_parts_are_told_as_a_number_of_parts():
     facts = facts_of(tree(red=None), [owned(1, "red", 1.5)])
     helps = told(facts, use("w", "red", 4, where=WAITING, milli=500))
     assert helps[0] == Remedy(Helps.FEWER, gpus=3)
+
+
+def queued(facts: Facts, *queue: Use, ends: Mapping[str, datetime] | None = None) -> list[Remedy]:
+    """What helps the last of a queue."""
+    *ahead, wanted = queue
+    room = Room(facts, NOW)
+    fund(room, ahead)
+    return list(explain(room, wanted, ends or {}, ahead).remedies)
+
+
+@pytest.mark.parametrize("others", [1, 2, 20])
+def test_those_ahead_who_have_no_payer_take_their_part_first(others: int):
+    runs, charges = [use("r0", "red", 2)], [paid("r0", 1, 2)]
+    facts = facts_of(tree(red=None), [owned(1, "red", 2)], (), runs, charges)
+    queue = [use(f"r{n}", "red", 2, where=WAITING) for n in range(1, others + 2)]
+    larger = Remedy(Helps.BUDGET, gpus=2 * (others + 2), envelope=1)
+    assert queued(facts, *queue, ends={"r0": GONE}) == [larger], "r0's room is r1's"
+    assert Remedy(Helps.ENDS, at=GONE) in queued(facts, queue[0], ends={"r0": GONE})
+
+
+def test_the_end_after_which_enough_is_left_behind_those_ahead_is_told():
+    runs = [use(f"r{n}", "red", 1) for n in range(12)]
+    charges = [paid(one.job_id, 1, 1) for one in runs]
+    facts = facts_of(tree(red=None), [owned(1, "red", 12)], (), runs, charges)
+    queue = [use(f"w{n}", "red", 1, where=WAITING) for n in range(9)]
+    ends = {f"r{n}": NOW + (n + 1) * HOUR for n in range(12)}
+    assert Remedy(Helps.ENDS, at=NOW + 9 * HOUR) in queued(facts, *queue, ends=ends)
+
+
+def test_a_cap_a_loan_and_an_opening_are_enough_for_those_ahead_too():
+    first, second = (use(name, "red", 2, where=WAITING) for name in ("w1", "w2"))
+    under = facts_of(tree(red=None), [owned(1, "red", 9)], [capped(1, "red", 1, [1])])
+    assert Remedy(Helps.CAP, gpus=3, cap=1) in queued(under, first, second)
+    lending = Lending(to=("red",), max=1)
+    lent = facts_of(tree(red=None, bank=None), [owned(1, "bank", 9, lending=lending)])
+    terms = borrowing("bank")
+    asked = [one._replace(terms=terms) for one in (first, second)]
+    assert Remedy(Helps.LENDING, gpus=4, envelope=1) in queued(lent, *asked)
+    opens = [owned(1, "red", 2, start=NOW + HOUR), owned(2, "red", 2, start=NOW + 2 * HOUR)]
+    later = facts_of(tree(red=None), opens)
+    assert Remedy(Helps.LATER, at=NOW + 2 * HOUR) in queued(later, first, second)
+
+
+def test_a_nearer_job_takes_its_own_back_of_those_ahead():
+    facts = facts_of(tree(root=None, red="root", blue="root"), [owned(1, "red", 2)])
+    ahead = use("b", "blue", 2, where=WAITING)
+    wanted = use("w", "red", 4, where=WAITING)
+    helps = queued(facts, ahead, wanted)
+    assert Remedy(Helps.BUDGET, gpus=4, envelope=1) in helps, "blue is farther away"

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from longshore.models.elastic import Malleable
 from longshore.models.funding import FundingClass, FundingCode, Lending, Sharing
 from longshore.models.job_request import JobRequest
 from longshore.models.topology import Gang
@@ -11,7 +12,7 @@ from longshore.scheduling.funding.cover import Cover, cover, take
 from longshore.scheduling.funding.evaluate import evaluate
 from longshore.scheduling.funding.explain import Helps, Remedy, explain
 from longshore.scheduling.funding.facts import Branch, Charge, Facts, Share, Use
-from longshore.scheduling.funding.remedies import for_gang
+from longshore.scheduling.funding.remedies import for_job
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import classes_of
 from longshore.scheduling.funding.turns import fund
@@ -438,8 +439,35 @@ def test_a_gang_asks_for_as_many_as_are_paid_for_with_their_spares(
 ):
     job = JobRequest(id="j", gpus=12, gang=gang)
     higher = Remedy(Helps.CAP, gpus=1, cap=7)
-    found = list(for_gang(job, [Remedy(Helps.FEWER, gpus=paid), higher]))
+    found = list(for_job(job, [Remedy(Helps.FEWER, gpus=paid), higher]))
     assert found == [*([Remedy(Helps.FEWER, gpus=fewer)] if fewer else []), higher]
+
+
+def test_nothing_is_said_of_fewer_gpus_to_a_job_that_holds_whole_nodes():
+    helps = [Remedy(Helps.FEWER, gpus=1), Remedy(Helps.CAP, gpus=1, cap=7)]
+    assert list(for_job(JobRequest(id="j", gpus=2, sensitive=True), helps)) == helps[1:]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gang", "paid", "smaller"),
+    [
+        ({"min": 4, "max": 8, "step": 4}, None, 3, Remedy(Helps.SMALLER, gpus=3, step=1)),
+        ({"min": 4, "max": 8, "step": 2}, None, 3, Remedy(Helps.SMALLER, gpus=2)),
+        ({"min": 4, "max": 8}, None, 3, Remedy(Helps.SMALLER, gpus=3)),
+        ({"min": 8, "max": 16, "step": 4}, 4, 7, Remedy(Helps.SMALLER, gpus=4)),
+        ({"min": 8, "max": 16, "step": 8}, 8, 7, None),
+    ],
+)
+def test_a_malleable_job_is_told_which_smallest_size_is_paid_for(
+    sizes: dict[str, int], gang: int | None, paid: int, smaller: Remedy | None
+):
+    its = Malleable.model_validate(sizes)
+    groups = Gang(group_gpus=gang) if gang else None
+    job = JobRequest(id="j", gpus=its.max, gang=groups, malleable=its)
+    assert list(for_job(job, [Remedy(Helps.FEWER, gpus=paid)])) == ([smaller] if smaller else [])
+    if smaller:
+        less = {"min": int(smaller.gpus or 0), "step": smaller.step or its.step}
+        assert not its.model_copy(update=less).mistakes(None, groups, whole=True, saves=True)
 
 
 def test_an_owner_takes_back_through_a_cap_over_its_envelopes():
