@@ -36,7 +36,12 @@ _IDLE = f"""
     SELECT b.id, idle.since
       FROM blocks b
       JOIN orders o ON o.key = b.id AND o.is_machine
-     CROSS JOIN LATERAL ({idle_since("b.id")}) AS idle (since)
+     CROSS JOIN LATERAL ({idle_since("b.id")}) AS job (ended)
+     CROSS JOIN LATERAL (
+           SELECT CASE WHEN job.ended IS NOT NULL
+                       THEN greatest(job.ended, (
+                            SELECT max(n.state_since) FROM nodes n
+                             WHERE n.block_id = b.id AND n.state = 'DRAINING')) END) AS idle (since)
      WHERE b.pool = :pool AND b.state IN ('STARTING', 'OPEN')
        AND (idle.since > coalesce(b.woken_at, '-infinity')
             OR b.woken_at IS NULL AND ({unwanted("b.id")}))
@@ -51,5 +56,6 @@ _IDLE = f"""
      GROUP BY b.id
      ORDER BY id
 """
+"""An idle machine that takes no work any more, as when it is cordoned, has lost its use then."""
 
 _WOKEN = "UPDATE blocks SET woken_at = coalesce(:since, clock_timestamp()) WHERE id = :id"

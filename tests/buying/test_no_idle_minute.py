@@ -57,6 +57,23 @@ async def test_a_machine_that_never_had_a_job_ends_as_soon(buyer: Buyer):
     await buyer.agrees()
 
 
+async def test_a_warm_machine_that_is_cordoned_ends(buyer: Buyer, longshore: Longshore):
+    """A cycle finds that it is of no use any more: by itself its block looks in five minutes."""
+    buyer.market.book()
+    await may_buy(buyer, fast_warm_gpus=1, instance_types=["1xH100"], idle_after="1s")
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=1, cpus=0.1, ram=0.1, command="true", expected_duration="1m")
+    )
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    up = await buyer.rows(
+        "SELECT n.id, n.block_id FROM nodes n JOIN placements p ON p.node_id = n.id"
+        " WHERE p.job_id = :id", id=job.job_id,
+    )  # fmt: skip
+    await longshore.cordon(up[0]["id"], "a new disk")
+    end = await buyer.ended(up[0]["block_id"])
+    assert "nothing has run" in end.reason
+
+
 async def test_a_machine_on_its_way_is_called_off_when_its_job_has_gone(
     buyer: Buyer, longshore: Longshore
 ):
