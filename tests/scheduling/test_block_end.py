@@ -92,7 +92,7 @@ def test_the_rest_of_idle_nodes_is_sold_in_whole_hours_for_what_the_bids_pay():
     "changes",
     [
         {"policy": {"resell": False}},
-        {"policy": {"enabled": False}},
+        {"policy": {"enabled": False}, "block": a_block(decided=False)},
         {"block": a_block(resellable=False)},
         {"block": a_block(renewed=True)},
         {"block": a_block(ends_at=NOW + 90 * timedelta(minutes=1))},
@@ -323,6 +323,13 @@ def test_a_cluster_of_which_one_machine_takes_no_work_is_kept_while_a_job_is_to_
     assert "a job is to start there" in decide_block(scene).reason
     idle = scene.model_copy(update={"queue": ()})
     assert decide_block(idle).kind is BlockOptionKind.LET_GO
+
+
+def test_a_pool_that_buys_no_more_has_what_it_bought_end_and_sold():
+    off = {"enabled": False, "fast_warm_gpus": 8}
+    idle = a_scene(a_release("n1"), block=by_use(), policy=off)
+    assert decide_block(idle).kind is BlockOptionKind.LET_GO
+    assert decide_block(a_scene(policy=off)).kind is BlockOptionKind.SELL
 
 
 @pytest.mark.parametrize(("gpu_type", "kind"), [("h100", "keep"), ("RTX4090", "let-go")])
