@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -38,6 +38,7 @@ from longshore.models.placement import Decision, PlacementKind
 from longshore.models.preemption import BuyQuote
 from longshore.models.settings import Settings
 from longshore.models.start_range import StartRange
+from longshore.models.text import format_duration
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.deadline import JobTimes, LikelyDuration, judge, start_by
 from longshore.scheduling.durations import with_learnt
@@ -155,6 +156,8 @@ async def forecast(
     if begins_at is not None:
         found = forecast_of_later(found, begins_at, now)
         later = pool.buying.enabled
+    if found.kind is ForecastKind.BUYS and spec.expected_duration is None:
+        found = _with_assumed(found, spec.likely_duration)
     if deadline is not None and inputs is not None:
         start = None if found.ready_at is None else StartRange.at(found.ready_at)
         known = (ForecastKind.BUYS, ForecastKind.PREEMPTS)
@@ -162,6 +165,13 @@ async def forecast(
             start = _start_beside_others(job, inputs, now)
         found = _with_deadline(found, duration, deadline, start, inputs, quote, now)
     return found.model_copy(update={"simulated": simulated, "buys_later": later})
+
+
+def _with_assumed(found: Forecast, length: timedelta) -> Forecast:
+    """Return a forecast of a purchase with for how long it is bought, as the job does not say."""
+    assumed = f"for {format_duration(length)}, as is assumed of a job that does not say"
+    says = f"{found.says}; bought {assumed} (`expected_duration`)"
+    return found.model_copy(update={"says": says, "assumed_duration": length})
 
 
 async def _why_refused(connection: AsyncConnection, job: JobRequest, spec: JobSpec) -> str:
