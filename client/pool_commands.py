@@ -307,12 +307,12 @@ def pool_set(
         say(f"Its price: longshore pool price {name}")
     if buying and spec.buying.enabled:
         say(f"It buys {buying_words(spec.buying)}.")
-    elif buying and (runs := _what_runs_on(spec)):
+    elif buying and (runs := what_runs_on(spec)):
         say(f"It buys nothing more. {runs}.")
     return None
 
 
-def _what_runs_on(spec: PoolSpec) -> str:
+def what_runs_on(spec: PoolSpec) -> str:
     """Return what becomes of what a pool has bought that buys no more; empty where it has none."""
     from longshore.activities.buying.purchase_views import PurchaseViews
     from longshore.client.purchase_commands import ask
