@@ -119,7 +119,7 @@ def _price(row: RowMapping, policy: BuyingPolicy) -> int:
     if row["by_use"]:
         return row["price"]
     left = row["left"]
-    resells = policy.enabled and policy.resell and left is not None and left >= SHORTEST_RESALE
+    resells = policy.resell and left is not None and left >= SHORTEST_RESALE
     if not resells or row["bid"] is None:
         return 0
     hoped = row["bid"] * policy.resale_share * (1 - policy.resale_fee)

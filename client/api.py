@@ -18,6 +18,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
+from longshore.activities.buying.block_wakeups import blocks_to_decide_anew
 from longshore.activities.fingerprints import Accepted, accept
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.prices.holds import anybody_waits
@@ -276,14 +277,18 @@ class Longshore(
 
         `prices` is the series that was read from the source that they name; where that is a file,
         nobody else can read it. A pool that is to keep capacity warm, or names a price, runs a
-        cycle now, also without a queue.
+        cycle now, also without a queue. What it has bought is decided about anew where its buying
+        policy is another.
         """
         async with self._db().transaction() as connection:
+            blocks = await blocks_to_decide_anew(connection, spec)
             await set_pool(connection, spec, prices)
             priced = spec.price is not None or spec.start_below is not None
             priced = priced or await anybody_waits(connection, spec.name)
-        if spec.buying.keeps_warm or priced:
-            await Signals(self.temporal).poke_pool(spec.name)
+        signals = Signals(self.temporal)
+        if spec.buying.keeps_warm or priced or blocks:
+            await signals.poke_pool(spec.name)
+        await signals.wake_blocks(blocks)
 
     async def accept(self, node_id: str) -> Accepted:
         """Accept the fingerprint that a node has now: sensitive jobs may run there again.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import text
@@ -40,6 +40,7 @@ from longshore.models.placement import Decision, PlacementKind
 from longshore.models.preemption import BuyQuote
 from longshore.models.settings import Settings
 from longshore.models.start_range import StartRange
+from longshore.models.text import format_duration
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.deadline import JobTimes, LikelyDuration, judge, start_by
 from longshore.scheduling.durations import with_learnt
@@ -188,6 +189,8 @@ async def foretell(
     if begins_at is not None:
         found = forecast_of_later(found, begins_at, now)
         later = pool.buying.enabled
+    if found.kind is ForecastKind.BUYS and spec.expected_duration is None:
+        found = _with_assumed(found, spec.likely_duration)
     if deadline is not None and inputs is not None:
         if start is None and found.ready_at is not None:
             start = StartRange.at(found.ready_at)
@@ -208,6 +211,13 @@ def _with(nodes: Iterable[Node], others: Sequence[Foretold]) -> tuple[Node, ...]
             if (node := by_id.get(node_id)) is not None:
                 by_id[node_id] = with_share(node, other.job, gpu_indices, other.alone.slices)
     return tuple(by_id.values())
+
+
+def _with_assumed(found: Forecast, length: timedelta) -> Forecast:
+    """Return a forecast of a purchase with for how long it is bought, as the job does not say."""
+    assumed = f"for {format_duration(length)}, as is assumed of a job that does not say"
+    says = f"{found.says}; bought {assumed} (`expected_duration`)"
+    return found.model_copy(update={"says": says, "assumed_duration": length})
 
 
 async def _why_refused(connection: AsyncConnection, job: JobRequest, spec: JobSpec) -> str:

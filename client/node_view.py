@@ -231,8 +231,8 @@ def buying_words(policy: BuyingPolicy) -> str:
 
 
 def _from_whom(policy: BuyingPolicy) -> list[str]:
-    """Return which sellers, regions and countries a policy names."""
-    found: list[str] = []
+    """Return which types, sellers, regions and countries a policy names."""
+    found = [f"{', '.join(policy.instance_types)} alone"] if policy.instance_types else []
     for name in ("sellers", "regions", "countries"):
         among: Among = getattr(policy, name)
         if among.include:

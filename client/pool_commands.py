@@ -30,6 +30,7 @@ from longshore.models.packing import QueueOrder, ScoreWeights
 from longshore.models.placement import GPUChoice, PackingRule
 from longshore.models.pool import Growth, PoolSpec
 from longshore.models.score import TERMS, ScoreProfile
+from longshore.models.text import count, format_duration
 from longshore.models.views import PoolView
 
 if TYPE_CHECKING:
@@ -309,7 +310,27 @@ def pool_set(
         say(f"Its price: longshore pool price {name}")
     if buying and spec.buying.enabled:
         say(f"It buys {buying_words(spec.buying)}.")
+    elif buying and (runs := what_runs_on(spec)):
+        say(f"It buys nothing more. {runs}.")
     return None
+
+
+def what_runs_on(spec: PoolSpec) -> str:
+    """Return what becomes of what a pool has bought that buys no more; empty where it has none."""
+    from longshore.activities.buying.purchase_views import PurchaseViews
+    from longshore.client.purchase_commands import ask
+
+    blocks = ask(lambda database: PurchaseViews(database).blocks(pool=spec.name, limit=1000))
+    if not blocks:
+        return ""
+    policy = spec.buying
+    rest = "is sold" if policy.resell else "is kept to its end (`resell`)"
+    return (
+        f"{count(len(blocks), 'block')} that it bought before may run on, and will not be "
+        f"extended: machines that are billed as they run end when idle for "
+        f"{format_duration(policy.idle_after)}, idle time of windows {rest} "
+        f"(longshore blocks --pool {spec.name})"
+    )
 
 
 async def _pool(api: "Longshore", name: str) -> PoolView | None:

@@ -47,9 +47,9 @@ def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = Fals
     """List purchases: what was committed and paid, and the nodes of each."""
     from longshore.activities.buying.purchase_views import PurchaseViews
 
-    found = _ask(lambda db: PurchaseViews(db).purchases(pool=pool, with_ended=everything))
+    found = ask(lambda db: PurchaseViews(db).purchases(pool=pool, with_ended=everything))
     if pool and not found:
-        _ask(lambda db: _known(db, pool))
+        ask(lambda db: _known(db, pool))
     if as_json:
         return print_json(found)
     if not found:
@@ -76,7 +76,7 @@ def purchase(
     from longshore.activities.buying.purchase_details import PurchaseDetails
     from longshore.client.bought_view import purchase_screen
 
-    found = _ask(lambda db: PurchaseDetails(db).purchase(name))
+    found = ask(lambda db: PurchaseDetails(db).purchase(name))
     if as_json:
         return print_json(found)
     show(purchase_screen(found, now()))
@@ -88,9 +88,9 @@ def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) 
     from longshore.activities.buying.purchase_views import PurchaseViews
     from longshore.client.words import cell, zone
 
-    found = _ask(lambda db: PurchaseViews(db).blocks(pool=pool, with_ended=everything))
+    found = ask(lambda db: PurchaseViews(db).blocks(pool=pool, with_ended=everything))
     if pool and not found:
-        _ask(lambda db: _known(db, pool))
+        ask(lambda db: _known(db, pool))
     if as_json:
         return print_json(found)
     if not found:
@@ -124,7 +124,7 @@ def block(
     from longshore.client.bought_view import block_options_table
     from longshore.client.words import cell, clock, zone
 
-    found = _ask(lambda db: BlockEndViews(db).of_block(name))
+    found = ask(lambda db: BlockEndViews(db).of_block(name))
     if as_json:
         return print_json(found)
     of, decision = found.block, found.decision
@@ -181,7 +181,7 @@ def terminate(
     from longshore.models.errors import RefusedError
     from longshore.models.text import count, span
 
-    given_up = _ask(lambda db: BlockEndViews(db).given_up(name))
+    given_up = ask(lambda db: BlockEndViews(db).given_up(name))
     if given_up is not None and not force:
         raise RefusedError(
             f"{name} is paid for until {clock(given_up.ends_at, now())}: to terminate it gives up "
@@ -209,7 +209,7 @@ def costs(
     """
     from longshore.activities.buying.purchase_views import PurchaseViews
 
-    found = _ask(lambda db: PurchaseViews(db).costs(by))
+    found = ask(lambda db: PurchaseViews(db).costs(by))
     if as_json:
         return print_json(found)
     if not found:
@@ -241,7 +241,7 @@ def stop(
         await BuyingSwitch(database).stop(reason)
         return await BuyingSwitch(database).state()
 
-    state = _ask(change)
+    state = ask(change)
     if as_json:
         return print_json(state)
     say(f"buying is stopped: {state.reason}. Again: longshore market resume")
@@ -256,7 +256,7 @@ def resume(as_json: JSON = False) -> None:
         await BuyingSwitch(database).resume()
         return await BuyingSwitch(database).state()
 
-    state = _ask(change)
+    state = ask(change)
     if as_json:
         return print_json(state)
     say("buying goes on")
@@ -292,7 +292,7 @@ def caps(
             warning = await switch.set_cap(kind, name or "*", micro)
         return await switch.state(), warning
 
-    state, warning = _ask(change)
+    state, warning = ask(change)
     if warning:
         note(warning)
     if as_json:
@@ -320,7 +320,7 @@ def orphans(as_json: JSON = False) -> None:
     from longshore.activities.markets.reconcile import NEXT
     from longshore.models.settings import Settings
 
-    found = _ask(lambda db: differences(db, Settings()))
+    found = ask(lambda db: differences(db, Settings()))
     if as_json:
         print_json(found)
     elif not found:
@@ -346,20 +346,20 @@ async def _known(database: Database, pool: str) -> None:
         await load_pool(connection, pool, known=True)
 
 
-def _ask(question: Callable[[Database], Awaitable[R]]) -> R:
+def ask(question: Callable[[Database], Awaitable[R]]) -> R:
     """Return the answer of a question to the capacity database. Raises UnavailableError."""
     from longshore.activities.database import Database
     from longshore.client.process import run
     from longshore.models.settings import Settings
 
-    async def ask() -> R:
+    async def answer() -> R:
         database = Database.for_people(Settings().resolve_database_url(), pool_size=1)
         try:
             return await question(database)
         finally:
             await database.close()
 
-    return run(ask())
+    return run(answer())
 
 
 def _say_estimated(shown: Iterable[Account]) -> None:

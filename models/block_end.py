@@ -51,6 +51,9 @@ class BlockFacts(Frozen):
     """When a sale or a renewal of it was tried last."""
     coming: str | None = None
     """Its purchase, where its machine is on its way and no job waits that it was bought for."""
+    decided: bool = True
+    """Its pool decided to buy it: the policy says what becomes of it also when that buys no more.
+    """
     given_up: bool = False
     """A window that is terminated: its rest is of no use to its pool any more."""
 
@@ -184,6 +187,11 @@ class BlockScene(Frozen):
     recent: tuple[RecentJobs, ...] = ()
     """Placed lately, as a cycle knows them."""
     now: Instant
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether the policy says when machines end and what is sold: that only saves money."""
+        return self.policy.enabled or self.block.decided
 
 
 class BlockDecision(Frozen):

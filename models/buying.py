@@ -59,6 +59,8 @@ class BoughtFor(Frozen):
     """Whether other jobs ran there."""
     came: bool = False
     """Whether a node of it has been there."""
+    kept_back: bool = False
+    """Whether nobody would have paid for the job while it was ready, as for a quota."""
     bought_at: Instant | None = None
     ended_at: Instant | None = None
 

@@ -83,7 +83,9 @@ class BuyingPolicy(Frozen):
 
     enabled: bool = False
     rule: BuyingRule = BuyingRule.LEAST_COST
-    instance_types: Annotated[tuple[Annotated[str, _NAME], ...], _NAMES] = ()
+    instance_types: Annotated[
+        tuple[Annotated[str, _NAME], ...], BeforeValidator(_as_names), _NAMES
+    ] = ()
     """Such as 8xH100: what may be bought; any type that a job can use when left out."""
     spot: bool = False
     """Whether machines that may be taken away before their time, or whose price may change, will

@@ -4,6 +4,7 @@ from enum import StrEnum
 
 from longshore.models.base import Instant, Reason, Wire
 from longshore.models.deadline import DeadlineCost, DeadlineJudgment
+from longshore.models.units import Duration
 
 
 class ForecastKind(StrEnum):
@@ -57,3 +58,5 @@ class Forecast(Wire):
     """Why it is not known what would be bought, as where no market answers."""
     simulated: bool = False
     """True where the prices are those of a simulated market."""
+    assumed_duration: Duration | None = None
+    """For how long it is taken to run where machines would be bought, and it does not say."""

@@ -195,7 +195,7 @@ def _facts(block: Row) -> BlockFacts:
         starts_at=block["starts_at"], ends_at=block["ends_at"],
         price=block["price_micro_per_gpu_hour"], by_use=block["is_machine"],
         renewed=block["renewed"], idle_since=block["idle_since"], tried_at=block["tried_at"],
-        coming=block["purchase_id"] if block["unwanted"] else None,
+        coming=block["purchase_id"] if block["unwanted"] else None, decided=block["decided"],
         given_up=block["state"] == "DRAINING" and not block["is_machine"]
         and not block["reason"].startswith(ENDING),
     )  # fmt: skip
@@ -262,6 +262,8 @@ def idle_since(block: str) -> str:
 _BLOCK = f"""
     SELECT b.*, o.is_machine, ({idle_since("b.id")}) AS idle_since,
            ({unwanted("b.id")}) AS unwanted,
+           EXISTS (SELECT FROM purchases p WHERE p.id = b.purchase_id AND p.decision IS NOT NULL)
+               AS decided,
            EXISTS (SELECT FROM purchases p WHERE p.renews = b.id
                     AND p.state NOT IN ('ENDED', 'REFUSED')) AS renewed
       FROM blocks b JOIN orders o ON o.key = b.id

@@ -2,11 +2,13 @@
 of the time that is paid for."""
 
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.buying.block_scene import idle_since, unwanted
 from longshore.activities.buying.startup_failures import SILENT
 from longshore.activities.database import Database
 from longshore.activities.signals import Signals
+from longshore.models.pool import PoolSpec
 
 
 class BlockWakeups:
@@ -32,11 +34,33 @@ class BlockWakeups:
             await connection.execute(text(_WOKEN), values)
 
 
+async def blocks_to_decide_anew(connection: AsyncConnection, spec: PoolSpec) -> list[str]:
+    """Return the blocks of a pool that its buying policy of now, not stored yet, decides anew."""
+    found = await connection.scalars(
+        text(_DECIDED_BY_ANOTHER),
+        {"pool": spec.name, "buying": spec.buying.model_dump_json()},
+    )
+    return list(found)
+
+
+_DECIDED_BY_ANOTHER = """
+    SELECT b.id FROM blocks b LEFT JOIN pools p ON p.name = b.pool
+     WHERE b.pool = :pool AND b.state IN ('STARTING', 'OPEN')
+       AND p.spec -> 'buying' IS DISTINCT FROM CAST(:buying AS jsonb)
+     ORDER BY b.id
+"""
+
 _IDLE = f"""
     SELECT b.id, idle.since
       FROM blocks b
       JOIN orders o ON o.key = b.id AND o.is_machine
-     CROSS JOIN LATERAL ({idle_since("b.id")}) AS idle (since)
+     CROSS JOIN LATERAL ({idle_since("b.id")}) AS job (ended)
+     CROSS JOIN LATERAL (
+           SELECT max(n.state_since) AS at FROM nodes n
+            WHERE n.block_id = b.id AND n.state = 'DRAINING') AS closed
+     CROSS JOIN LATERAL (
+           SELECT CASE WHEN job.ended IS NOT NULL
+                       THEN greatest(job.ended, closed.at) END) AS idle (since)
      WHERE b.pool = :pool AND b.state IN ('STARTING', 'OPEN')
        AND (idle.since > coalesce(b.woken_at, '-infinity')
             OR b.woken_at IS NULL AND ({unwanted("b.id")}))
@@ -51,5 +75,6 @@ _IDLE = f"""
      GROUP BY b.id
      ORDER BY id
 """
+"""An idle machine that takes no work any more, as when it is cordoned, has lost its use then."""
 
 _WOKEN = "UPDATE blocks SET woken_at = coalesce(:since, clock_timestamp()) WHERE id = :id"

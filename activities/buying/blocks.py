@@ -33,6 +33,7 @@ from longshore.activities.providers.base import Provider
 from longshore.activities.snapshot import load_pool
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.block import BlockEnd, BlockLook, BlockRef
+from longshore.models.buying import BuyingPolicy
 from longshore.models.errors import AnswerError, CredentialsError, GoneError, MarketAwayError
 from longshore.models.job import Tier
 from longshore.models.market import Machine, MachineState
@@ -247,12 +248,18 @@ async def _drain_at(connection: AsyncConnection, block: rows.Row) -> datetime:
 async def _idle_at(connection: AsyncConnection, block: rows.Row) -> datetime | None:
     """Return when a machine will have been idle for as long as its pool's policy bears.
 
-    None while something runs there, before its agent has come, where its time is paid for anyway,
-    and where the pool does not buy by itself.
+    None while something runs there, before its agent has come, and where its time is paid for
+    anyway.
     """
     policy = (await load_pool(connection, block["pool"])).buying
     since = await connection.scalar(text(idle_since(":id")), {"id": block["id"]})
-    return since + policy.idle_after if since is not None and policy.enabled else None
+    return since + policy.idle_after if since is not None and _may_leave(block, policy) else None
+
+
+def _may_leave(block: rows.Row, policy: BuyingPolicy) -> bool:
+    """Return whether the policy says when machines end and what is sold (`BlockScene.may_leave`):
+    also where it buys no more, of what it has bought."""
+    return policy.enabled or block["decided"]
 
 
 async def _sells(connection: AsyncConnection, block: rows.Row, now: datetime) -> bool:
@@ -260,7 +267,7 @@ async def _sells(connection: AsyncConnection, block: rows.Row, now: datetime) ->
     policy = (await load_pool(connection, block["pool"])).buying
     is_window = block["limit"] is None
     traded = is_window and resale_window(block["ends_at"], now) is not None
-    return traded and policy.enabled and policy.resell
+    return traded and _may_leave(block, policy) and policy.resell
 
 
 async def _may_be_warm(connection: AsyncConnection, block: rows.Row) -> bool:
@@ -284,22 +291,29 @@ async def _decides(
     policy = (await load_pool(connection, block["pool"])).buying
     if idle_at is not None:
         return idle_at <= now
-    if lost_its_jobs and policy.enabled:
+    if not _may_leave(block, policy):
+        return False
+    if lost_its_jobs:
         return True
     unstarted = await failed_machines(connection, block["id"], now)
-    if not policy.enabled or not (block["state"] == "OPEN" or unstarted):
+    if not (block["state"] == "OPEN" or unstarted):
         return False
     found = (await connection.execute(text(_USE), {"id": block["id"]})).one()
     if found.is_machine:
         return False
     spare = (found.idle or unstarted) and resale_window(block["ends_at"], now) is not None
     ending = (found.busy or found.waiting) and now >= block["ends_at"] - 2 * policy.startup_limit
-    return bool((policy.resell and spare) or (policy.renew and ending))
+    renews = policy.enabled and policy.renew and ending
+    return bool((policy.resell and spare) or renews)
 
 
 _BLOCK = """
-    SELECT b.*, CASE WHEN o.is_machine THEN (o.request ->> 'limit')::bigint END AS "limit"
-      FROM blocks b LEFT JOIN orders o ON o.key = b.id WHERE b.id = :id
+    SELECT b.*, CASE WHEN o.is_machine THEN (o.request ->> 'limit')::bigint END AS "limit",
+           coalesce(p.decision IS NOT NULL, false) AS decided
+      FROM blocks b
+      LEFT JOIN orders o ON o.key = b.id
+      LEFT JOIN purchases p ON p.id = b.purchase_id
+     WHERE b.id = :id
 """
 
 _USE = """

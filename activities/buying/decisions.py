@@ -88,6 +88,7 @@ class BuyingActivities:
                 owned = await windows_to_use(connection, spec, now)
             if not spec.buying.enabled:
                 return Bought(reason="buying is off for this pool")
+            await self._note_kept_back(spec, need)
             # Most decisions are that nothing lacks: the markets are not asked for those.
             state = BuyingState(
                 unmet=need.unmet, packing=spec.packing, under_way=coming,
@@ -111,6 +112,17 @@ class BuyingActivities:
                 noted = noted.model_copy(update={"limits": Limit.at(held_by)})
             await self._note(spec.name, noted, with_bought(decision, stored))
             return bought
+
+    async def _note_kept_back(self, spec: PoolSpec, need: PoolNeed) -> None:
+        """Note which jobs who pays keeps back now, of those for which something was bought: what
+        is idle meanwhile was not bought in vain."""
+        funding = spec.packing.funding
+        if funding is None:
+            return
+        bought = {job.request.id for job in need.unmet.jobs if job.bought}
+        if ids := sorted(bought & funding.held):
+            async with self._database.transaction() as connection:
+                await connection.execute(text(_KEPT_BACK), {"ids": ids})
 
     async def _use_first(
         self,
@@ -371,3 +383,5 @@ _CAPS = """
 """
 """The caps of `longshore market caps`, and what is committed today; as the trigger
 `purchase_commits` looks at them."""
+
+_KEPT_BACK = "UPDATE queue SET kept_back_at = clock_timestamp() WHERE job_id = ANY(:ids)"

@@ -125,6 +125,7 @@ async def _bought_for(connection: AsyncConnection, pool: str) -> dict[str, list[
                 ready=row.ready,
                 shared=row.shared,
                 came=row.came,
+                kept_back=row.kept_back,
                 bought_at=row.created_at,
                 ended_at=row.ended_at,
             )
@@ -341,6 +342,7 @@ _LOST = f"""
 
 _BOUGHT_FOR = """
     SELECT q.job_id, p.id, p.created_at, p.ended_at, m.ready, m.shared, m.came,
+           coalesce(q.kept_back_at >= m.ready_until, false) AS kept_back,
            EXISTS (SELECT FROM orders o
                     WHERE o.purchase_id = p.id AND o.is_machine) AS by_use
       FROM purchases p
@@ -350,6 +352,9 @@ _BOUGHT_FOR = """
            SELECT count(n.id) >= coalesce((p.request ->> 'nodes')::int, 1)
                       AND NOT coalesce(bool_or(n.state = 'LOST'), false) AS ready,
                   count(n.id) > 0 AS came,
+                  -- What buys notes once in a while who is kept back.
+                  CASE WHEN bool_or(n.state = 'READY') THEN clock_timestamp()
+                       ELSE max(n.state_since) - interval '2 minutes' END AS ready_until,
                   coalesce(bool_or(EXISTS (SELECT FROM placements l
                                             WHERE l.node_id = n.id AND l.job_id <> q.job_id)),
                            false) AS shared

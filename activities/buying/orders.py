@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
@@ -47,7 +48,9 @@ from longshore.models.errors import (
     MarketError,
     OfferRefusedError,
     StaleError,
+    StoredError,
 )
+from longshore.models.job import Tier
 from longshore.models.market import Order, OrderRequest, Side, Window
 from longshore.models.purchase import (
     Intended,
@@ -62,6 +65,7 @@ from longshore.models.purchase import (
 )
 from longshore.models.records.buying import OrderRow
 from longshore.models.settings import Settings
+from longshore.scheduling.buying.present_policy import why_not_ordered, within_price
 
 _POLL_EVERY = 1.0
 _ON_THE_WAY = timedelta(seconds=5)
@@ -84,7 +88,8 @@ class OrderActivities:
     @activity.defn
     @reports_errors
     async def intend_order(self, intent: OrderIntent) -> Intended:
-        """Store an order that is about to be made, unless the database refuses it."""
+        """Store an order that is about to be made, unless the database refuses it, or the policy
+        of its pool does that has changed since it was decided."""
         option = await self._option(intent.purchase_id, intent.option)
         try:
             with_window = _capabilities(self._settings, option.provider).fixed_window
@@ -101,6 +106,8 @@ class OrderActivities:
             async with self._database.transaction() as connection:
                 await lock_purchase(connection, intent.purchase_id)
                 if not await rows.is_known(connection, intent.key):
+                    if why := await _why_not_by_policy(connection, intent, option):
+                        return Intended(key=intent.key, refused=why)
                     await rows.insert_order(
                         connection, intent, option.provider, order, option.gpus_per_node,
                         window.end if window else now + option.length,
@@ -233,9 +240,15 @@ class OrderActivities:
         """Return what to pay now for what an option lacks, within its cap."""
         option = await self._option(request.purchase_id, request.option)
         async with self._database.transaction() as connection:
-            pool = await connection.scalar(text(_POOL), {"id": request.purchase_id})
-            policy = (await load_pool(connection, pool, self._settings.margins)).purchasing
+            found = await connection.execute(text(_BOUGHT_BY), {"id": request.purchase_id})
+            purchase = found.one()
+            pool = await load_pool(connection, purchase.pool, self._settings.margins)
+            policy, tier = pool.purchasing, Tier(purchase.tier)
             refused = await market_refusals.refused_offers(connection, policy)
+        if purchase.decided:
+            if why := why_not_ordered(option, option.offer, 0, tier, policy):
+                return Requote(reason=why)
+            option = within_price(option, tier, policy)
         try:
             async with aclosing(registry.connect(self._settings, option.provider)) as market:
                 fixed = market.capabilities.fixed_window
@@ -356,4 +369,23 @@ def _window(option: PurchaseOption, now: datetime) -> Window:
     return Window(start=start, end=start + timedelta(minutes=minutes))
 
 
+async def _why_not_by_policy(
+    connection: AsyncConnection, intent: OrderIntent, option: PurchaseOption
+) -> str:
+    """Return why the policy that its pool has now does not let an order be made that the pool
+    decided; empty where it does. The policy stays until the end of the transaction."""
+    found = await connection.execute(text(_BOUGHT_BY), {"id": intent.purchase_id})
+    purchase = found.one()
+    if not purchase.decided:
+        return ""
+    await connection.execute(text(_KEEP_POOL), {"pool": purchase.pool})
+    try:
+        policy = (await load_pool(connection, purchase.pool)).purchasing
+    except StoredError as error:
+        return str(error)
+    return why_not_ordered(option, intent.offer, intent.limit, Tier(purchase.tier), policy)
+
+
+_BOUGHT_BY = "SELECT pool, tier, decision IS NOT NULL AS decided FROM purchases WHERE id = :id"
+_KEEP_POOL = "SELECT FROM pools WHERE name = :pool FOR SHARE"
 _POOL = "SELECT pool FROM purchases WHERE id = :id"

@@ -27,6 +27,7 @@ from longshore.scheduling.buying.fleet import shape_of
 from longshore.scheduling.buying.limits import bounded
 from longshore.scheduling.buying.machine_extension import go_on
 from longshore.scheduling.buying.migration_cost import migration_cost
+from longshore.scheduling.buying.present_policy import why_no_time
 from longshore.scheduling.buying.prices import BlockSource, round_up, whole_quarters
 from longshore.scheduling.buying.scale_down import (
     MOST_QUEUED,
@@ -138,7 +139,7 @@ def _sales(scene: BlockScene) -> tuple[NodeSale, ...]:
     """Return the nodes whose rest is worth more to others, each with the bid that takes it."""
     block, policy = scene.block, scene.policy
     window = resale_window(block.ends_at, scene.now)
-    allowed = policy.enabled and policy.resell and block.resellable
+    allowed = scene.may_leave and policy.resell and block.resellable
     later = not block.given_up and (block.renewed or _tried_of_late(scene))
     if not allowed or window is None or later:
         return ()
@@ -230,11 +231,12 @@ def _renewal(scene: BlockScene) -> tuple[PurchasePlan | None, BlockOption | None
     window = renewal_window(scene) if may_renew(scene) else None
     if window is None:
         return None, None
+    block, policy = scene.block, scene.policy
     jobs = _beyond(scene)
     nodes = len({job.node_id for job in jobs})
     title = f"buy the {format_duration(window.length)} after it for {count(nodes, 'node')}"
-    if scene.closed:
-        return None, BlockOption(kind=BlockOptionKind.RENEW, title=title, lost=scene.closed)
+    if lost := scene.closed or why_no_time(block.provider, block.instance_type, policy):
+        return None, BlockOption(kind=BlockOptionKind.RENEW, title=title, lost=lost)
     plan = _plan(scene, nodes, window)
     if isinstance(plan, NoQuote):
         lost = plan.detail or plan.reason.value
@@ -363,7 +365,7 @@ def _let_go(scene: BlockScene) -> BlockOption | None:
 def _of_no_use(scene: BlockScene) -> str:
     """Return why a machine that is billed as it runs might end now; empty where it may not."""
     block, policy = scene.block, scene.policy
-    if not block.by_use or not policy.enabled:
+    if not block.by_use or not scene.may_leave:
         return ""
     if block.coming is not None:
         return "it is not up yet, and nothing that it was bought for wants it any more"

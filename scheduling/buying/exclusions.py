@@ -61,7 +61,12 @@ def _is_of(refused: RefusedOffer, book: OrderBook) -> bool:
 
 def sells(market: MarketView, policy: BuyingPolicy) -> bool:
     """Return whether node time may be bought at a market with books: it is its own seller."""
-    return policy.sellers.takes(market.provider) and not policy.countries.include
+    return takes_books_of(market.provider, policy)
+
+
+def takes_books_of(provider: str, policy: BuyingPolicy) -> bool:
+    """Return the same by the market's name."""
+    return policy.sellers.takes(provider) and not policy.countries.include
 
 
 T = TypeVar("T", OrderBook, OrderBook | NoQuote)

@@ -319,7 +319,7 @@ def pods_in_reach(
             in_time = source.startup(policy) <= policy.startup_limit
             cheap = cap is None or offer.price <= cap
             steady = policy.spot or not (offer.spot or offer.variable)
-            if in_time and cheap and steady and offer.price and _allowed_pod(shape, policy):
+            if in_time and cheap and steady and offer.price and is_part_allowed(shape, policy):
                 found.append(source)
     return sorted(found, key=lambda s: (s.offer.price * s.gpus, s.offer.provider, s.offer.id))
 
@@ -370,8 +370,8 @@ def is_allowed(instance_type: str, policy: BuyingPolicy) -> bool:
     )
 
 
-def _allowed_pod(shape: NodeShape, policy: BuyingPolicy) -> bool:
-    """A part of a machine that is allowed is allowed too."""
+def is_part_allowed(shape: NodeShape, policy: BuyingPolicy) -> bool:
+    """Return whether the policy lets a machine be bought: a part of one that is allowed is too."""
     if not policy.instance_types:
         return True
     for named in policy.instance_types:

@@ -23,10 +23,10 @@ def tried_before(job: UnmetJob, kinds: Collection[bool]) -> str:
     """Return why none of these kinds of machine is bought for a job again; empty where one may.
 
     A kind is whether it is billed as it runs. It was tried where all that was bought came up,
-    nobody else took it, and the job waits all the same.
+    nobody else took it, the job could have started, and it waits all the same.
     """
     for each in job.bought:
-        if each.by_use in kinds and each.ready and not each.shared:
+        if each.by_use in kinds and each.ready and not (each.shared or each.kept_back):
             return f"{BOUGHT_ONCE} ({each.purchase_id}), {_waits(job)}"
     return ""
 
@@ -39,9 +39,10 @@ def why_not_repeated(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> str:
         return next(why for why in tried if why)
     if late := _late(job, policy, now):
         return late
-    if len(job.bought) >= MOST_TRIES:
-        last = job.bought[-1].purchase_id
-        return f"bought {len(job.bought)} times for it already (last {last}), {_waits(job)}"
+    tries = [each for each in job.bought if not each.kept_back]
+    if len(tries) >= MOST_TRIES:
+        last = tries[-1].purchase_id
+        return f"bought {len(tries)} times for it already (last {last}), {_waits(job)}"
     return _pauses(job, now)
 
 

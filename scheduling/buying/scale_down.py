@@ -59,12 +59,13 @@ def may_be_sold(scene: BlockScene) -> list[str]:
 def is_removable(scene: BlockScene) -> bool:
     """Return whether all machines of the block may leave: a cluster ends as one.
 
-    Those whose agents have fallen silent are of no use to anybody.
+    Empty ones that take no work are of no use to anybody, and count for no warm target: those that
+    are cordoned or drained, and those whose agents have fallen silent.
     """
-    if scene.machines and all(machine.lost for machine in scene.machines):
-        return not scene.jobs
+    if not scene.machines or scene.jobs:
+        return False
     mine = {machine.name for machine in scene.machines if machine.takes_work}
-    return bool(mine) and mine <= set(removable_nodes(scene))
+    return mine <= set(removable_nodes(scene))
 
 
 def is_cancellable(scene: BlockScene) -> bool:
@@ -95,8 +96,13 @@ def why_retained(scene: BlockScene) -> str:
     if scene.block.coming is not None:
         there = _starts_there(scene, fleet)
         return "a job is to start there" if there else "the pool's warm target wants it"
+    if scene.jobs:
+        return "a job runs there"
     free = {node.id for node in _idle(scene, fleet)}
-    if not any(machine.takes_work and machine.name in free for machine in scene.machines):
+    takes = [machine.name for machine in scene.machines if machine.takes_work]
+    if not takes:
+        return "it takes no work, as its node is cordoned or drained"
+    if free.isdisjoint(takes):
         return "a job is to start there"
     mine = {machine.name for machine in scene.machines}
     there = [node for node in fleet.nodes if node.id in mine]

@@ -210,7 +210,8 @@ def _bought(
     if waited is None:
         return text
     against = f"against {dollars(waited.total)} for waiting"
-    return f"{text}; with delay {dollars(option.total)} in all, {against}"
+    less = f" and without {dollars(option.leftover)} left over" if option.leftover else ""
+    return f"{text}; with delay{less} {dollars(option.total)} in all, {against}"
 
 
 def _tried(option: Option) -> bool:

@@ -1,6 +1,7 @@
 """A decision about buying is made from one moment of the database."""
 
 import asyncio
+import json
 from datetime import timedelta
 
 import pytest
@@ -8,13 +9,18 @@ from sqlalchemy import text
 
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.decisions import BuyingActivities
+from longshore.activities.buying.inputs import read_need
+from longshore.activities.usage import load_pool_to_plan
 from longshore.activities.views import set_pool
 from longshore.models.buying import BuyingPolicy
+from longshore.models.funding import Quotas
+from longshore.models.margins import DEFAULT_MARGINS
 from longshore.models.market import Offer
 from longshore.models.money import MICRO
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
 from longshore.models.settings import Settings
+from tests.support.funding import tenant
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
 
@@ -71,6 +77,39 @@ async def test_a_machine_that_becomes_a_node_while_is_decided_is_not_bought_agai
         for statement in _NODE:
             await other.execute(text(statement), {"pool": waiting.pool})
     assert await deciding == Bought(reason=COMES)
+
+
+async def test_what_stood_idle_while_a_quota_kept_its_job_back_was_not_bought_in_vain(
+    waiting: Ledger,
+):
+    async def kept_back() -> bool:
+        async with waiting.database.snapshot() as connection:
+            pool = await load_pool_to_plan(connection, waiting.pool, DEFAULT_MARGINS)
+            need = await read_need(connection, pool)
+        (bought,) = next(job.bought for job in need.unmet.jobs if job.request.id == "b")
+        assert bought.ready
+        return bought.kept_back
+
+    await tenant(waiting, "red", budget=False)
+    await waiting.enqueue("b", gpus=8, expected_duration="10m", tenant="red")
+    async with waiting.database.transaction() as connection:
+        for statement in _NODE:
+            await connection.execute(text(statement), {"pool": waiting.pool})
+    await waiting.rows(
+        "UPDATE purchases SET decision = CAST(:decision AS jsonb),"
+        " created_at = clock_timestamp()", decision=json.dumps({"serves": ["b"]}),
+    )  # fmt: skip
+    await _decide(waiting)
+    assert not await kept_back(), "it might have started there"
+    quotas = Quotas(max_gpus=4).model_dump_json(exclude_none=True)
+    await waiting.rows(
+        "UPDATE tenants SET quotas = CAST(:quotas AS jsonb) WHERE name = 'red'", quotas=quotas
+    )
+    await _decide(waiting)
+    await waiting.rows("UPDATE nodes SET state = 'GONE', state_since = clock_timestamp()")
+    assert await kept_back()
+    await waiting.rows("UPDATE queue SET kept_back_at = kept_back_at - interval '10 minutes'")
+    assert not await kept_back(), "it was kept back before, and not while the node was there"
 
 
 async def test_a_machine_on_its_way_has_what_its_offer_promised(ledger: Ledger):

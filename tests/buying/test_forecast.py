@@ -1,6 +1,6 @@
 """What a submit says at the simulated market before a job is in a queue."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -30,6 +30,11 @@ async def test_a_submit_is_refused_where_what_would_be_bought_costs_more_than_it
     assert f"would have pool {buyer.pool} buy 1 x 8x" in found.says
     assert "it may commit $50.00 more today, for tenant default $45.00" in found.says
     assert 0 < (found.expected_micro_usd or 0) <= (found.most_micro_usd or 0)
+    assert found.assumed_duration is None
+    unsaid = await api.forecast(a_spec(buyer.pool, gpus=8, expected_duration=None))
+    assert unsaid is not None
+    assert unsaid.assumed_duration == timedelta(hours=1)
+    assert "; bought for 1h, as is assumed of a job that does not say" in unsaid.says
     how = {"dry_run": False, "yes": False, "as_json": False}
     with pytest.raises(RefusedError, match=r"--max-cost is \$0\.01: nothing was submitted"):
         await say_forecast(api, spec, 10_000, **how)

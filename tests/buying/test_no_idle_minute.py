@@ -1,14 +1,16 @@
 """No minute is billed without a reason: idle machines end in time, late ones before others are
 bought, and those that nobody waits for are called off."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from longshore.client.api import Longshore
 from longshore.models.block import BlockState
+from longshore.models.buying import BuyingPolicy
 from longshore.models.job_status import JobState
+from longshore.models.pool import PoolSpec
 from longshore.scheduling.buying import repeat_guard
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_pool_buys import bought, may_buy
@@ -55,6 +57,53 @@ async def test_a_machine_that_never_had_a_job_ends_as_soon(buyer: Buyer):
     )  # fmt: skip
     assert IDLE_AFTER <= times["ended_at"] - times["registered_at"] <= IDLE_AFTER + WITHIN
     await buyer.agrees()
+
+
+async def test_a_warm_machine_that_is_cordoned_ends(buyer: Buyer, longshore: Longshore):
+    """A cycle finds that it is of no use any more: by itself its block looks in five minutes."""
+    buyer.market.book()
+    await may_buy(buyer, fast_warm_gpus=1, instance_types=["1xH100"], idle_after="1s")
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=1, cpus=0.1, ram=0.1, command="true", expected_duration="1m")
+    )
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    up = await buyer.rows(
+        "SELECT n.id, n.block_id FROM nodes n JOIN placements p ON p.node_id = n.id"
+        " WHERE p.job_id = :id", id=job.job_id,
+    )  # fmt: skip
+    await longshore.cordon(up[0]["id"], "a new disk")
+    end = await buyer.ended(up[0]["block_id"])
+    assert "nothing has run" in end.reason
+
+
+@pytest.mark.parametrize(
+    "changed", [{"fast_warm_gpus": 0}, {"fast_warm_gpus": 1, "enabled": False}]
+)
+async def test_a_warm_machine_ends_soon_where_the_policy_wants_it_no_more(
+    buyer: Buyer, longshore: Longshore, changed: dict[str, Any]
+):
+    policy = {"instance_types": ["1xH100"], "idle_after": IDLE_AFTER}
+    buyer.market.book()
+    await may_buy(buyer, fast_warm_gpus=1, **policy)
+    job = await longshore.submit(
+        a_spec(buyer.pool, gpus=1, cpus=0.1, ram=0.1, command="true", expected_duration="1m")
+    )
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    (block,) = await buyer.rows(
+        "SELECT n.block_id AS id, p.ended_at FROM nodes n JOIN placements p ON p.node_id = n.id"
+        " WHERE p.job_id = :id", id=job.job_id,
+    )  # fmt: skip
+
+    async def is_idle_for_long_enough() -> bool:
+        return datetime.now(UTC) >= block["ended_at"] + IDLE_AFTER
+
+    await eventually(is_idle_for_long_enough)
+    buying = BuyingPolicy.model_validate({"enabled": True, **policy, **changed})
+    began = datetime.now(UTC)
+    await longshore.set_pool(PoolSpec(name=buyer.pool, buying=buying))
+    end = await buyer.ended(block["id"])
+    assert "nothing has run" in end.reason
+    assert datetime.now(UTC) - began <= WITHIN
 
 
 async def test_a_machine_on_its_way_is_called_off_when_its_job_has_gone(

@@ -37,6 +37,7 @@ from longshore.models.purchase import (
     OrderIntent,
     PurchaseRequest,
     PurchaseState,
+    RequoteRequest,
     StateChange,
 )
 from longshore.models.settings import Settings
@@ -209,6 +210,30 @@ async def test_nothing_is_bought_while_buying_is_stopped(till: Till):
     await till.switch.resume()
     assert (await till.open("p-3")).state is PurchaseState.INTENT
     assert await till.intend("p-1") == ""
+
+
+async def test_an_order_is_made_only_as_the_policy_of_now_lets_it(till: Till):
+    """Of a purchase that its pool decided, whatever the policy was then."""
+
+    async def sets(**policy: Any) -> None:
+        spec = PoolSpec(name="default", buying=BuyingPolicy.model_validate(policy))
+        async with till.database.transaction() as connection:
+            await set_pool(connection, spec)
+
+    await sets(enabled=True)
+    assert (await till.open("p-held", decision={"serves": []})).state is PurchaseState.INTENT
+    assert await till.intend("p-held") == ""
+    await sets(enabled=True, max_price={"FAST": DOLLAR // 100})
+    assert "`max_price.FAST` is $0.01 now" in await till.intend("p-held", 2)
+    await sets(enabled=False)
+    assert "`enabled`" in await till.intend("p-held", 2)
+    requote = RequoteRequest(purchase_id="p-held", option=0, nodes=1)
+    quote = await ActivityEnvironment().run(till.orders.requote, requote)
+    assert quote.limit is None
+    assert "`enabled`" in quote.reason
+    assert await till.intend("p-held") == "", "it was stored before: a repeat finds it"
+    await sets(enabled=True)
+    assert await till.intend("p-held", 2) == ""
 
 
 async def test_whoever_stops_buying_waits_for_intents_that_are_being_stored(till: Till):

@@ -186,10 +186,12 @@ async def test_from_whom_a_pool_buys_is_set_and_shown(
         "pool", "set", pool, "--buying", "enabled=true", "--buying",
         "sellers.exclude=runpod,nebius", "--buying", "regions.include=[united_states, us-west]",
         "--buying", "countries.exclude='NO'", "--buying", "community=true",
+        "--buying", "instance_types=8xH100,2xL40S",
     )  # fmt: skip
     assert (changed.code, changed.err) == (0, "")
     stated = (
-        "; no sellers runpod, nebius; regions united_states, us-west alone; no countries NO; "
+        "; 8xH100, 2xL40S alone; no sellers runpod, nebius; "
+        "regions united_states, us-west alone; no countries NO; "
         "community hosts too"
     )
     assert stated in changed.out

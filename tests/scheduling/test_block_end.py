@@ -92,7 +92,7 @@ def test_the_rest_of_idle_nodes_is_sold_in_whole_hours_for_what_the_bids_pay():
     "changes",
     [
         {"policy": {"resell": False}},
-        {"policy": {"enabled": False}},
+        {"policy": {"enabled": False}, "block": a_block(decided=False)},
         {"block": a_block(resellable=False)},
         {"block": a_block(renewed=True)},
         {"block": a_block(ends_at=NOW + 90 * timedelta(minutes=1))},
@@ -304,6 +304,32 @@ def test_a_machine_that_is_billed_as_it_runs_is_let_go_when_idle_but_for_the_war
     assert decision.kind is BlockOptionKind.KEEP
     said = "leave it as it is; not “terminate it: nothing has run there for 11m”: the pool's warm"
     assert decision.reason.startswith(said)
+
+
+@pytest.mark.parametrize("warm", [0, 8])
+def test_an_empty_machine_that_takes_no_work_ends_also_in_a_pool_that_keeps_some_warm(warm: int):
+    closed = a_release("n1", state=NodeState.DRAINING)
+    machines = (BlockMachine(name="n1", takes_work=False),)
+    scene = a_scene(closed, block=by_use(), machines=machines, policy={"fast_warm_gpus": warm})
+    assert decide_block(scene).kind is BlockOptionKind.LET_GO
+    job = scene.model_copy(update={"jobs": (a_job_there("n1"),)})
+    assert "a job runs there" in decide_block(job).reason
+
+
+def test_a_cluster_of_which_one_machine_takes_no_work_is_kept_while_a_job_is_to_start_there():
+    pool = (a_release("n1", state=NodeState.DRAINING), a_release("n2"))
+    machines = (BlockMachine(name="n1", takes_work=False), BlockMachine(name="n2"))
+    scene = a_scene(*pool, block=by_use(), machines=machines, queue=(a_job("next", 8),))
+    assert "a job is to start there" in decide_block(scene).reason
+    idle = scene.model_copy(update={"queue": ()})
+    assert decide_block(idle).kind is BlockOptionKind.LET_GO
+
+
+def test_a_pool_that_buys_no_more_has_what_it_bought_end_and_sold():
+    off = {"enabled": False, "fast_warm_gpus": 8}
+    idle = a_scene(a_release("n1"), block=by_use(), policy=off)
+    assert decide_block(idle).kind is BlockOptionKind.LET_GO
+    assert decide_block(a_scene(policy=off)).kind is BlockOptionKind.SELL
 
 
 @pytest.mark.parametrize(("gpu_type", "kind"), [("h100", "keep"), ("RTX4090", "let-go")])

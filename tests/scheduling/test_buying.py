@@ -229,6 +229,7 @@ def test_time_that_is_sold_again_counts_at_a_share_of_the_bid_less_the_fee():
     # It comes up at 12:05, is used until 13:05: 3 h 55 min of 8 GPUs at half of $1.60 less 10 %.
     assert option.leftover == pytest.approx(micro_of("0.72") * 8 * 235 / 60, rel=1e-6)
     assert option.committed == micro_of("80.00")
+    assert "with delay and without $22.56 left over $" in decision.reason
 
 
 def test_demand_of_late_makes_unused_time_worth_something():

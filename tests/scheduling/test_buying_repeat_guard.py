@@ -149,3 +149,12 @@ def test_a_late_machine_is_stopped_before_another_is_bought():
         late.model_copy(update={"ended_at": NOW - timedelta(minutes=5)}),
     ):
         assert not why_not_repeated(after(job, other), policy, NOW)
+
+
+def test_what_came_while_nobody_would_have_paid_for_the_job_is_no_try():
+    kept_back = in_vain(by_use=True).model_copy(update={"kept_back": True})
+    assert sources(decided([after(a_job(gpus=1), kept_back)], OFFERS)) == {True}
+    policy = BuyingPolicy(enabled=True)
+    job = after(a_job(gpus=1), *(kept_back,) * 3, in_vain(by_use=True))
+    assert "bought once" not in why_not_repeated(job, policy, NOW)
+    assert sources(decided([job], OFFERS)) == set()

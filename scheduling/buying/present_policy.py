@@ -1,0 +1,55 @@
+"""What the policy of now says to an order of a purchase that was decided before.
+
+A purchase orders again, and by other options, long after its decision. Whoever switches buying off
+meanwhile, or lowers a price, is heard with the next order.
+"""
+
+from longshore.models.buying import BuyingPolicy
+from longshore.models.job import Tier
+from longshore.models.market import Offer
+from longshore.models.purchase import PurchaseOption
+from longshore.models.text import format_dollars
+from longshore.scheduling.buying.exclusions import takes_books_of, why_excluded
+from longshore.scheduling.buying.fleet import shape_of_offer
+from longshore.scheduling.buying.prices import is_allowed, is_part_allowed
+
+
+def why_not_ordered(
+    option: PurchaseOption, offer: Offer | None, limit: int, tier: Tier, policy: BuyingPolicy
+) -> str:
+    """Return why no order is made of an option at a limit, in micro-dollars per GPU-hour, by the
+    policy of now; empty where it may be. Regions of books are told by their quotes alone."""
+    if not policy.enabled:
+        return "its pool buys nothing now (`enabled`)"
+    most = policy.most(tier)
+    if most is not None and limit > most:
+        said = f"`max_price.{tier}` is {format_dollars(most)} now"
+        return f"{said}, and the order might pay {format_dollars(limit)} a GPU-hour"
+    if offer is None:
+        return why_no_time(option.provider, option.instance_type, policy)
+    if why := why_excluded(offer, policy):
+        return f"its offer is {why}"
+    if (offer.spot or offer.variable) and not policy.spot:
+        return "its offer may be taken away, or its price change (`spot`)"
+    shape = shape_of_offer(offer)
+    allowed = shape is None or is_part_allowed(shape, policy)
+    return "" if allowed else _no_type(offer.instance_type)
+
+
+def why_no_time(provider: str, instance_type: str, policy: BuyingPolicy) -> str:
+    """Return why the policy lets no time of a type be bought at a market; empty where it does."""
+    if not takes_books_of(provider, policy):
+        return f"its pool buys nothing from {provider} now (`sellers`, `countries`)"
+    return "" if is_allowed(instance_type, policy) else _no_type(instance_type)
+
+
+def _no_type(instance_type: str) -> str:
+    return f"its pool buys no {instance_type} now (`instance_types`)"
+
+
+def within_price(option: PurchaseOption, tier: Tier, policy: BuyingPolicy) -> PurchaseOption:
+    """Return an option whose limit rises no higher than the policy of now lets it."""
+    most = policy.most(tier)
+    if most is None or option.most <= most:
+        return option
+    return option.model_copy(update={"cap": most})
