@@ -207,6 +207,7 @@ class CycleActivities:
                     "looked_at": len(made.plan.decisions),
                     "took": (time.perf_counter() - began) * 1000, **took.in_ms(),
                 },
+                begun=bool(made.plan.placements),
                 changed=bool(made.plan.placements or prepares),
             )  # fmt: skip
             settlement = made.settlement and made.settlement.of_those(placed)
@@ -262,7 +263,7 @@ class CycleActivities:
             waiting = kept.queue.waiting(now)
             aside = tuple(set_aside_unread(*each) for each in waiting.unreadable.items())
             turn = self._turns.of(pool, whole=whole)
-            later = self._later.due(pool_name)
+            later = self._later.due(pool_name, len(kept.nodes))
             funding = await read_funding(
                 connection, pool_name, (each.request for each in waiting.entries.values())
             )

@@ -9,15 +9,19 @@ from longshore.models.cycles import NOTED_EVERY
 
 
 async def note_cycle(
-    connection: AsyncConnection, values: Mapping[str, object], *, changed: bool
+    connection: AsyncConnection, values: Mapping[str, object], *, begun: bool, changed: bool
 ) -> None:
     """Store what a cycle did and took. One that changed nothing, and left as many waiting as were
     noted last, is noted once in `NOTED_EVERY`, in the row of the ones before it: an idle pool
-    writes nothing else."""
+    writes nothing else. `begun` says that this transaction has made its row.
+
+    Raises IntegrityError where another attempt has made it since: that one's placements are not
+    told otherwise, and the next attempt finds them.
+    """
     rows = await connection.execute(text(_LAST), {**values, "every": NOTED_EVERY})
     last = rows.mappings().all()
     if changed or not last or last[0]["waiting"] != values["queued"]:
-        await connection.execute(text(_NOTE), values)
+        await connection.execute(text(_NOTE_BEGUN if begun else _NOTE), values)
     elif last[0]["old"]:
         repeats = len(last) > 1 and _changed_nothing(last[0], last[1])
         noted = {**values, "of": last[0]["id"] if repeats else None}
@@ -39,11 +43,14 @@ _NOTE = """
                         commit_ms, explain_ms)
     VALUES (:id, :pool, :queued, :placed, :refused, :took, :looked_at, :read, :plan, :commit,
             :explain)
-        ON CONFLICT (id) DO UPDATE
-       SET queued = excluded.queued, placed = excluded.placed, refused = excluded.refused,
-           took_ms = excluded.took_ms, looked_at = excluded.looked_at, read_ms = excluded.read_ms,
-           plan_ms = excluded.plan_ms, commit_ms = excluded.commit_ms,
-           explain_ms = excluded.explain_ms
+"""
+
+_NOTE_BEGUN = """
+    UPDATE cycles
+       SET queued = :queued, placed = :placed, refused = :refused, took_ms = :took,
+           looked_at = :looked_at, read_ms = :read, plan_ms = :plan, commit_ms = :commit,
+           explain_ms = :explain
+     WHERE id = :id
 """
 
 _NOTE_AGAIN = """

@@ -59,7 +59,8 @@ def judgment_of_job(job: JobView, row: Mapping[Any, Any], now: datetime) -> Dead
     waits = job.elements is None or any(
         job.elements.get(state) for state in (ElementState.WAITING, ElementState.BLOCKED)
     )
-    start = job.estimated_start if job.state is JobState.QUEUED else None
+    told = job.state is JobState.QUEUED and row["start_kept"]
+    start = job.estimated_start if told else None
     times = JobTimes(
         deadline=row["deadline_at"], duration=duration if waits else LikelyDuration(),
         start=None if start is None else job.start_range or StartRange.at(start),
@@ -76,7 +77,9 @@ def judgment_of_queued(row: Mapping[Any, Any], now: datetime) -> DeadlineJudgmen
     start, between = start_of_queued(row)
     times = JobTimes(
         deadline=row["deadline_at"], duration=duration_of(row),
-        start=None if start is None or row["held"] else between or StartRange.at(start),
+        start=(between or StartRange.at(start))
+        if start is not None and row["start_kept"] and not row["held"]
+        else None,
         begins_at=row["begins_at"], held=row["held"] and not row["begin_only"],
     )  # fmt: skip
     return _with_since(judge(times, now), row)
@@ -141,11 +144,15 @@ DURATION_COLUMNS = """
     j.spec->'expected_duration' AS expected_duration, j.spec->'max_duration' AS max_duration"""
 """What `duration_of` reads beside `learnt`; `j` is the row of the job."""
 
+START_KEPT = "(c.start IS NOT NULL OR q.decision->>'start_kept' IS DISTINCT FROM 'false')"
+"""By a start for which no place is kept no job is late: each newcomer that goes first moves it."""
+
 QUEUED_COLUMNS = f"""
     j.deadline_at, j.late_since, j.begins_at, q.held, q.begin_only,
     {DURATION_COLUMNS}, q.learnt,
     coalesce(c.start, q.decision->>'estimated_start') AS estimated_start,
-    CASE WHEN c.start IS NULL THEN q.decision->'start_range' END AS start_range
+    CASE WHEN c.start IS NULL THEN q.decision->'start_range' END AS start_range,
+    {START_KEPT} AS start_kept
 """
 
 _TO_JUDGE = f"""

@@ -4,11 +4,10 @@ import time
 from collections.abc import Mapping
 
 from longshore.models.placement import CyclePlan, Decision
-from longshore.scheduling.planner import LATER_STARTS
+from longshore.scheduling.kept_starts import most_later
 
 _EVERY = 10.0
-"""Seconds in which jobs are told the same: to look costs about a millisecond each, and a busy
-pool has many cycles a second."""
+"""Seconds in which jobs are told the same: a busy pool has many cycles a second."""
 
 
 class LaterStarts:
@@ -17,10 +16,11 @@ class LaterStarts:
     def __init__(self) -> None:
         self._told: dict[str, tuple[float, Mapping[str, Decision]]] = {}
 
-    def due(self, pool: str) -> int:
-        """Return how many jobs of a pool the next plan is to tell; 0 where what was told holds."""
+    def due(self, pool: str, nodes: int) -> int:
+        """Return how many jobs of a pool of so many nodes the next plan is to tell; 0 where what
+        was told holds."""
         at, _ = self._told.get(pool, (-_EVERY, {}))
-        return 0 if time.monotonic() - at < _EVERY else LATER_STARTS
+        return 0 if time.monotonic() - at < _EVERY else most_later(nodes)
 
     def taken_in(self, pool: str, made: CyclePlan, later: int) -> CyclePlan:
         """Return a plan that told so many, with what was told before where it was to tell none."""

@@ -382,7 +382,9 @@ _UNDER_WAY = f"""
 _DUE = """
     SELECT q.job_id FROM queue q JOIN start_estimates e USING (job_id, attempt)
      WHERE q.pool = :pool AND NOT q.held
-       AND e.kept_until <= clock_timestamp()
+       AND coalesce(e.kept_until, CASE WHEN q.decision->>'start_kept' IS DISTINCT FROM 'false'
+                                       THEN coalesce(e.latest, e.starts_at) END)
+           <= clock_timestamp()
      ORDER BY q.job_id
 """
 

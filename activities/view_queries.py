@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from longshore.activities.deadlines import COMING_START
+from longshore.activities.deadlines import COMING_START, START_KEPT
 from longshore.activities.placements import SETTLED
 from longshore.activities.snapshot import WAITS_SINCE
 from longshore.models.job_status import JobState
@@ -72,6 +72,7 @@ _JOBS = f"""
                 ELSE coalesce(p.end_message, '') END AS reason,
            coalesce(c.start, q.decision->>'estimated_start') AS estimated_start,
            CASE WHEN c.start IS NULL THEN q.decision->'start_range' END AS start_range,
+           {START_KEPT} AS start_kept,
            CASE WHEN j.ended_at IS NOT NULL THEN NULL WHEN q.job_id IS NOT NULL THEN q.learnt
                 WHEN p.ended_at IS NULL THEN p.learnt END AS learnt,
            CASE WHEN a.id IS NOT NULL AND j.ended_at IS NULL THEN (

@@ -24,7 +24,7 @@ from longshore.models.queue_view import StartErrors
 from longshore.models.start_range import StartRange
 from longshore.models.text import span
 from longshore.scheduling.estimates import Told, start_errors
-from longshore.scheduling.planner import LATER_STARTS
+from longshore.scheduling.kept_starts import LATER_STARTS
 
 _LATER_EVERY = 10.0
 """Seconds after which jobs without a start kept are told anew when they may start, as live."""

@@ -57,9 +57,9 @@ from longshore.scheduling.forecast import (
     with_deadline,
 )
 from longshore.scheduling.funding.where_paid import where_paid
+from longshore.scheduling.kept_starts import LATER_STARTS
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import with_job as with_share
-from longshore.scheduling.planner import LATER_STARTS
 from longshore.scheduling.preemption.payers import says_who_would_pay
 
 MARKETS_WITHIN = 10.0

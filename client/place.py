@@ -46,9 +46,9 @@ from longshore.scheduling.cycle import foresee
 from longshore.scheduling.durations import with_learnt
 from longshore.scheduling.forecast import as_if_begun
 from longshore.scheduling.funding.where_paid import where_paid
+from longshore.scheduling.kept_starts import LATER_STARTS
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import with_job
-from longshore.scheduling.planner import LATER_STARTS
 from longshore.scheduling.serving.running_engine import turn_at
 
 ModelName = NewType("ModelName", str)

@@ -23,6 +23,19 @@ PlacedAt = Callable[[int], Mapping[str, JobRequest]]
 """Says whom a plan itself has placed on the node at a position."""
 
 
+LATER_STARTS = 64
+"""Jobs without a start kept that are told when they may start, at most."""
+LATER_LOOKS = 64_000
+"""Nodes that are looked at for them: a plan of 10,000 nodes is dear as it is."""
+GANG_LOOKS = 16
+"""Of a gang at each node: its start is looked for at several moments."""
+
+
+def most_later(nodes: int) -> int:
+    """Return how many jobs without a start kept a plan of so many nodes tells at most."""
+    return min(LATER_STARTS, LATER_LOOKS // max(nodes, 1))
+
+
 class KeptStarts:
     """What a plan keeps so far."""
 

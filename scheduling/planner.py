@@ -1,8 +1,7 @@
 """The decisions of one plan: each job sees the nodes as the jobs before it have left them."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from functools import cached_property, partial
-from itertools import filterfalse, islice
 
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
@@ -16,7 +15,7 @@ from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import hold_of_share
 from longshore.scheduling.gangs.rooms import most_now
 from longshore.scheduling.gangs.start import first_gang_start
-from longshore.scheduling.kept_starts import KeptStarts
+from longshore.scheduling.kept_starts import GANG_LOOKS, LATER_LOOKS, KeptStarts
 from longshore.scheduling.order import noted
 from longshore.scheduling.packer import (
     ALTERNATIVES,
@@ -40,9 +39,6 @@ from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.state import Need
 from longshore.scheduling.wait_answers import WaitAnswers
 from longshore.scheduling.words import format_place, format_start
-
-LATER_STARTS = 64
-"""Jobs without a start kept that are told when they may start: each costs about a millisecond."""
 
 
 class Planner:
@@ -355,12 +351,23 @@ class Planner:
             decision.job_id for decision in decisions
             if decision.kind is PlacementKind.EXISTING_NODE or decision.estimated_start is not None
         }  # fmt: skip
-        wait = (job for job in queue if job.tier in full and job.id not in answered)
         found: dict[str, Decision] = {}
+        in_vain: set[Hashable] = set()
+        looks = LATER_LOOKS
         self.kept.beyond = True
-        for job in islice(filterfalse(self._never_starts, wait), self._later):
+        for job in queue:
+            if job.tier not in full or job.id in answered or self._never_starts(job):
+                continue
+            key = (Need.of(job, self.policy), job.gang, job.malleable)
+            if key in in_vain:
+                continue
+            looks -= len(self.columns.views) * (GANG_LOOKS if job.gang else 1)
+            if len(found) == self._later or looks < 0:
+                break
             if (told := self._wait_later(job)).estimated_start is not None:
                 found[job.id] = told.model_copy(update={"start_kept": False})
+            else:
+                in_vain.add(key)
         return found
 
     def with_later_start(

@@ -15,7 +15,7 @@ from longshore.models.deadline import DeadlineOutlook
 from longshore.models.job import Tier
 from longshore.models.job_status import JobState
 from longshore.models.messages import EnqueueRequest
-from longshore.models.pool import PoolSpec
+from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.views import JobView
 from tests.support.ledger import Ledger
 
@@ -93,6 +93,34 @@ async def test_a_deadline_counts_from_the_submit_and_is_judged_in_every_list(
     for job in queue.jobs:
         of_list = found[job.job_id].deadline
         assert (job.deadline and job.deadline.outlook) == (of_list and of_list.outlook)
+
+
+async def test_no_job_is_late_by_a_start_for_which_no_place_is_kept(ledger: Ledger) -> None:
+    """Each newcomer that goes first moves it, and a miss is noted once, for good."""
+    await ledger.register(gpus=1)
+    await submit(ledger, "runs", expected_duration="2h")
+    async with ledger.listening("runs"):
+        assert (await ledger.cycle("one")).placed == 1
+    spec = PoolSpec(name=ledger.pool, packing=PoolPacking(max_reservations=1))
+    async with ledger.database.transaction() as connection:
+        await set_pool(connection, spec)
+    await submit(ledger, "first", expected_duration="2h")
+    await submit(ledger, "second", expected_duration="1h", deadline="3h")
+    async with ledger.listening("first", "second"):
+        await ledger.cycle("two")
+    job = (await seen(ledger))["second"]
+    assert job.estimated_start is not None
+    assert job.estimated_start > job.submitted_at + 3 * HOUR
+    assert job.deadline is not None
+    assert job.deadline.outlook is DeadlineOutlook.UNKNOWN
+    (queued,) = [
+        each
+        for each in (await QueueViews(ledger.database).queue(ledger.pool)).jobs
+        if each.job_id == "second"
+    ]
+    assert queued.starts_at == job.estimated_start
+    assert queued.deadline is not None
+    assert queued.deadline.outlook is DeadlineOutlook.UNKNOWN
 
 
 async def test_a_job_that_waits_is_told_once_that_it_will_be_late(

@@ -27,11 +27,11 @@ def test_what_was_told_holds_for_some_seconds(monkeypatch: pytest.MonkeyPatch):
     clock = [100.0]
     monkeypatch.setattr(later_starts, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     starts = later_starts.LaterStarts()
-    most = starts.due("p")
-    assert most == later_starts.LATER_STARTS
+    most = starts.due("p", 2)
+    assert most == 64
     assert starts.taken_in("p", _plan(LATER), most) == _plan(LATER)
     clock[0] += 9.0
-    assert (starts.due("p"), starts.due("q")) == (0, most)
+    assert (starts.due("p", 2), starts.due("q", 2)) == (0, most)
     assert starts.taken_in("p", _plan(_waits(reason="not known")), 0) == _plan(LATER)
     for other in (
         _waits(rejected={RejectionCode.STATE: 1}),
@@ -42,7 +42,7 @@ def test_what_was_told_holds_for_some_seconds(monkeypatch: pytest.MonkeyPatch):
     ):
         assert starts.taken_in("p", _plan(other), 0) == _plan(other)
     clock[0] += 1.0
-    assert starts.due("p") == most
+    assert starts.due("p", 2) == most
     assert starts.taken_in("p", _plan(_waits()), most) == _plan(_waits())
     clock[0] += 1.0
     assert starts.taken_in("p", _plan(_waits()), 0) == _plan(_waits()), "nothing is told any more"

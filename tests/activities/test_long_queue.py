@@ -33,7 +33,7 @@ async def full(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     """A node of two GPUs with a job, and 39 others that want both, told why they wait; 0.5 s."""
     monkeypatch.setattr(long_queue, "LONG", 10)
     monkeypatch.setattr(cycle_inputs, "ANEW_IN", math.inf)
-    monkeypatch.setattr(later_starts, "LATER_STARTS", 0)
+    monkeypatch.setattr(later_starts, "most_later", lambda _: 0)
     await ledger.register("node-a", gpus=2)
     for job in JOBS:
         await ledger.enqueue(job, gpus=2)

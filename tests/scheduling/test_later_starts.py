@@ -7,8 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.placement import CyclePlan, Decision, PackingPolicy, PlacementKind
+from longshore.scheduling import planner
 from longshore.scheduling.cycle import foresee, mix_kept, plan, plan_cached
+from longshore.scheduling.kept_starts import most_later
 from tests.scheduling.test_elastic_cycle import elastic
 from tests.scheduling.test_long_queue import kept_of, queued
 from tests.scheduling.test_reference import crowded
@@ -83,6 +86,41 @@ def test_who_can_never_start_is_told_nothing_and_takes_no_place() -> None:
     assert hours(waits(made, "giant0")) is None
     forever = plan(queue, [FULL], [], ONE, NOW, later=9)
     assert {hours(each) for each in forever.decisions} == {None}
+
+
+@pytest.mark.parametrize(
+    "giant",
+    [a_gang(16), elastic("e", 9, 16), a_job("g", gpus=9)],
+    ids=["gang", "malleable", "single"],
+)
+def test_nor_do_gangs_and_malleable_jobs_that_never_start(giant: JobRequest) -> None:
+    queue = [
+        a_job("first", gpus=8, submitted_at=NOW),
+        *(
+            giant.model_copy(update={"id": f"giant{n}", "submitted_at": NOW + HOUR / 60})
+            for n in range(5)
+        ),
+        a_job("last", gpus=8, submitted_at=NOW + HOUR / 30),
+    ]
+    made = plan(queue, [FULL], [RUNS], ONE, NOW, later=1)
+    assert hours(waits(made, "last")) == 2
+
+
+def test_a_large_plan_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a gang the start is looked for at several moments: it counts sixteenfold."""
+    assert [most_later(nodes) for nodes in (0, 64, 1_000, 10_000, 100_000)] == [64, 64, 64, 6, 0]
+    monkeypatch.setattr(planner, "LATER_LOOKS", 18)
+    queue = [
+        a_job("kept", gpus=8, submitted_at=NOW),
+        a_job("one", gpus=8, submitted_at=NOW + HOUR / 60),
+        a_gang(8, id="gang", submitted_at=NOW + HOUR / 30),
+        a_job("two", gpus=8, submitted_at=NOW + HOUR / 20),
+        a_job("three", gpus=8, submitted_at=NOW + HOUR / 15),
+    ]
+    node = in_domain("a", "n")
+    full = node.model_copy(update={"gpus": FULL.gpus})
+    made = plan(queue, [full], [RUNS], ONE, NOW, later=9)
+    assert [hours(each) for each in made.decisions] == [1, 2, 3, 4, None]
 
 
 def test_what_a_cycle_would_do_with_a_job_says_it_too() -> None:
