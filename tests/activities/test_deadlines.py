@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from longshore.activities import later_starts
 from longshore.activities.buying.inputs import read_need
 from longshore.activities.metrics import DEADLINES, JOBS_LATE, Metric, Metrics
 from longshore.activities.queue_views import QueueViews
@@ -95,8 +96,11 @@ async def test_a_deadline_counts_from_the_submit_and_is_judged_in_every_list(
         assert (job.deadline and job.deadline.outlook) == (of_list and of_list.outlook)
 
 
-async def test_no_job_is_late_by_a_start_for_which_no_place_is_kept(ledger: Ledger) -> None:
+async def test_no_job_is_late_by_a_start_for_which_no_place_is_kept(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each newcomer that goes first moves it, and a miss is noted once, for good."""
+    monkeypatch.setattr(later_starts, "_EVERY", 0.0)
     await ledger.register(gpus=1)
     await submit(ledger, "runs", expected_duration="2h")
     async with ledger.listening("runs"):
