@@ -207,7 +207,7 @@ class BlockDecision(Frozen):
     renewal: Renewal | None = None
     until: Instant | None = None
     """Until when a machine that is billed as it runs goes on."""
-    uses: dict[str, int] | None = None
+    uses: dict[str, int] | None = Field(default=None, exclude_if=lambda uses: uses is None)
     """GPU-seconds of each job for which it does: whose they are pay for it."""
 
 
