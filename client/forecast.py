@@ -70,9 +70,9 @@ _MOST_PAIRS = 1_000_000
 _THIS = "this-job"
 
 
-def finds_whom_to_stop(waiting: int, nodes: int) -> bool:
-    """Return whether a submit looks for whom to stop beside so many jobs that wait: beside more,
-    or on so many nodes, that takes long."""
+def looks_at_queue(waiting: int, nodes: int) -> bool:
+    """Return whether a submit looks for whom to stop, and when the job may start, beside so many
+    jobs that wait: beside more, or on so many nodes, that takes long."""
     return waiting <= _MOST_WAITING and waiting * nodes <= _MOST_PAIRS
 
 
@@ -129,14 +129,14 @@ async def foretell(
         deadline = spec.deadline_at(now)
         waits = await why_waits(connection, pool, spec.start_below, now)
         blocked = unpaid or waits or begins_at is not None
-        may_stop = (
-            pool.preemption.enabled
-            and alone.kind is not PlacementKind.EXISTING_NODE
+        looks = (
+            alone.kind is not PlacementKind.EXISTING_NODE
             and not blocked
-            and finds_whom_to_stop(waiting or 0, len(nodes))
+            and looks_at_queue(waiting or 0, len(nodes))
         )
+        may_stop = looks and pool.preemption.enabled
         inputs = None
-        if may_stop or deadline is not None:
+        if looks or deadline is not None:
             inputs = await read_inputs(connection, spec.pool, margins=settings.margins)
             inputs = inputs.model_copy(update={"nodes": _with(inputs.nodes, others)})
             inputs = await with_job(connection, inputs, spec, asked.smallest, now)
@@ -159,14 +159,16 @@ async def foretell(
         async with database().transaction() as connection:
             prices = await _prices(connection, [each.node_id for each in stops.gains])
     found = forecast_of(job, spec.pool, alone, waiting or 0, prices, bought, left, now, stops)
+    so_far = "; it"
+    if not_yet and found.kind is ForecastKind.BUYS:
+        found = forecast_of_no_purchase_yet(found, spec.pool, not_yet)
+        so_far = ". As it is, it"
     start = None
     if found.kind is ForecastKind.WAITS and inputs is not None and not blocked:
         start = _start_beside_others(job, inputs, now)
     if start is not None:
-        said = f"{found.says}; it may start {start.says(now)}"
+        said = f"{found.says}{so_far} may start {start.says(now)}"
         found = found.model_copy(update={"says": said, "ready_at": start.latest})
-    if not_yet and found.kind is ForecastKind.BUYS:
-        found = forecast_of_no_purchase_yet(found, spec.pool, not_yet)
     node_id = next((node for node, _ in alone.held), None)
     held = {each.source: each for each in holds.get(node_id or "", ()) if _may_use(each, spec)}
     if said := data_says(spec.data, held, node_id):

@@ -4,16 +4,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from longshore.activities.views import set_pool
 from longshore.client import buying
 from longshore.client.api import Longshore
 from longshore.client.submit_forecast import say_forecast
-from longshore.models.buying import UnmetJob
+from longshore.models.buying import BuyingPolicy, UnmetJob
+from longshore.models.deadline import DeadlineOutlook
 from longshore.models.errors import RefusedError
 from longshore.models.forecast import ForecastKind
 from longshore.models.job_request import JobRequest
+from longshore.models.pool import PoolSpec
+from longshore.models.preemption import PreemptionPolicy
 from tests.buying.buyer import Buyer
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec
+from tests.support.scripted_node import ScriptedNode
 
 
 async def test_a_submit_is_refused_where_what_would_be_bought_costs_more_than_it_may(
@@ -75,6 +80,47 @@ async def test_a_pool_that_may_not_buy_yet_is_not_said_to_buy(
     assert (found.kind, found.buys_later, found.ready_at) == (ForecastKind.WAITS, True, None)
     assert found.says.startswith(f"would wait: pool {buyer.pool} buys nothing now: {ran.not_yet}.")
     assert f"If it might, it would have pool {buyer.pool} buy 1 x 8x" in found.says
+
+
+async def test_a_pool_that_may_not_buy_yet_says_when_a_job_may_start_without(
+    buyer: Buyer, longshore: Longshore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that stops nobody: an end of what runs is an end there too."""
+    buying_soon = BuyingPolicy.model_validate({"enabled": True, "cooldown": "10h"})
+    stops_nobody = PreemptionPolicy(enabled=False)
+    async with buyer.database.transaction() as connection:
+        await set_pool(
+            connection, PoolSpec(name=buyer.pool, buying=buying_soon, preemption=stops_nobody)
+        )
+    settings = buyer.market.settings(state_dir=longshore.settings.state_dir)
+    now = datetime.now(UTC)
+
+    async def bought_now(*_: object) -> datetime:
+        return now
+
+    monkeypatch.setattr(buying, "last_bought_at", bought_now)
+    node = ScriptedNode(longshore.temporal, buyer.pool, settings.resolve_agent_token())
+    api = Longshore(longshore.temporal, settings)
+    async with node.serving():
+        await node.register()
+        runs = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+        await node.started(runs.job_id)
+        found = await api.forecast(a_spec(buyer.pool, gpus=8, expected_duration="1h"))
+        due = a_spec(buyer.pool, gpus=8, expected_duration="1h", deadline="3h")
+        dated = await api.forecast(due)
+        await longshore.cancel(runs.job_id)
+        await node.end(runs.job_id)
+    await api.close()
+    assert found is not None
+    assert found.kind is ForecastKind.WAITS
+    assert f"pool {buyer.pool} buys nothing now: " in found.says
+    assert ". As it is, it may start at " in found.says
+    assert found.ready_at is not None
+    assert now + timedelta(minutes=5) < found.ready_at < now + timedelta(minutes=20)
+    assert dated is not None
+    assert dated.deadline is not None
+    assert dated.deadline.outlook is DeadlineOutlook.ON_TIME
+    assert "may start at " in dated.deadline.told
 
 
 async def test_who_gives_the_most_that_it_may_cost_hears_what_that_does_not_bound(

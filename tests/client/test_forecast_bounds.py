@@ -1,8 +1,8 @@
-"""How long a submit looks for whom to stop."""
+"""How long a submit looks at a queue."""
 
 import pytest
 
-from longshore.client.forecast import finds_whom_to_stop
+from longshore.client.forecast import looks_at_queue
 
 
 @pytest.mark.parametrize(
@@ -12,7 +12,7 @@ from longshore.client.forecast import finds_whom_to_stop
         (101, 10_000, False),
     ],
 )  # fmt: skip
-def test_a_submit_looks_for_whom_to_stop_where_that_takes_a_moment(
+def test_a_submit_looks_at_a_queue_where_that_takes_a_moment(
     waiting: int, nodes: int, looks: bool
 ) -> None:
-    assert finds_whom_to_stop(waiting, nodes) is looks
+    assert looks_at_queue(waiting, nodes) is looks
