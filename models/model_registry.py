@@ -40,6 +40,11 @@ class ModelFacts(Frozen):
         default_factory=dict[str, str], exclude_if=lambda digests: not any(digests.values())
     )
     """A digest like `files` of each LoRA adapter; empty of one that was not read."""
+    adapter_sizes: dict[Name, int] = Field(
+        default_factory=dict[str, int], exclude_if=lambda sizes: not any(sizes.values())
+    )
+    """Bytes of the weights of each, which `memory` has in all; 0 of one of which they are not
+    known. Empty of a model that a version before this stored."""
 
     @classmethod
     def as_known(cls, stored: object) -> Self:
@@ -75,6 +80,7 @@ class ModelFacts(Frozen):
     def is_shaped_as(self, other: "ModelFacts") -> bool:
         """Whether the headers of files with these facts say what those with the others do."""
         unsaid: dict[str, Any] = {"files": "", "files_since": 0, "adapter_files": {}}
+        unsaid["adapter_sizes"] = {}  # their sum is in `memory`
         return self.model_copy(update=unsaid) == other.model_copy(update=unsaid)
 
 

@@ -206,12 +206,27 @@ class _Examination:
         read = dict(self._adapters(facts.memory.architecture if facts else ""))
         if facts is None:
             return None
-        memory, size = facts.memory, sum(each.size for each in read.values())
+        sizes = self._adapter_sizes(read)
+        memory, size = facts.memory, sum(sizes.values())
         if size or not self.spec.adapters:
             more = {"adapters": size, "total": memory.total - memory.adapters + size}
             memory = memory.model_copy(update=more)
         files = {name: read[name].files if name in read else "" for name in self.spec.adapters}
-        return facts.model_copy(update={"memory": memory, "adapter_files": files})
+        of_adapters = {"adapter_files": files, "adapter_sizes": sizes}
+        return facts.model_copy(update={"memory": memory, **of_adapters})
+
+    def _adapter_sizes(self, read: Mapping[str, ReadAdapter]) -> dict[str, int]:
+        """Return the bytes of each adapter: as read now, or else as they are known."""
+        known, sizes = self.known, {name: each.size for name, each in read.items()}
+        unread = [name for name in self.spec.adapters if not sizes.get(name)]
+        if known is None or not unread:
+            return sizes
+        if known.adapter_sizes:
+            return sizes | {name: known.adapter_sizes.get(name, 0) for name in unread}
+        if {*known.adapter_files} == {*self.spec.adapters}:
+            # An earlier version kept their sum alone: the rest is of those that are away.
+            sizes[unread[0]] = max(known.memory.adapters - sum(sizes.values()), 0)
+        return sizes
 
     def _adapters(self, architecture: str) -> Iterator[tuple[str, ReadAdapter]]:
         """Yield what each adapter says that can be looked at, with its name."""

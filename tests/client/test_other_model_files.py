@@ -76,6 +76,19 @@ async def test_what_is_known_stays_while_all_files_are_away(
     assert back.models[0].facts.files_since == 3
 
 
+async def test_an_adapter_that_is_away_is_no_change(longshore: Command, tmp_path: Path) -> None:
+    source = write(Model(), tmp_path / "model.gguf")
+    asked = ["models", "add", "one-away", "--source", str(source)]
+    for name in ("formal", "terse"):
+        asked += ["--adapter", f"{name}={write_adapter(tmp_path / f'{name}.gguf')}"]
+    made = ModelsEdit.model_validate_json((await longshore(*asked, "--json")).out).models[0]
+    (tmp_path / "terse.gguf").unlink()
+    assert (await longshore(*asked)).out == "Nothing is changed.\n"
+    pinned = await longshore(*asked, "--pinned", "--json")
+    after = ModelsEdit.model_validate_json(pinned.out).models[0]
+    assert (after.facts, after.memory) == (made.facts, made.memory)
+
+
 async def test_of_files_elsewhere_nothing_is_known(longshore: Command, tmp_path: Path) -> None:
     source = write(Model(), tmp_path / "model.gguf")
     asked = ("models", "add", "moved", "--memory", "3GB", "--json", "--source")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from longshore.activities.serving.examination import examine
+from longshore.models.model_registry import ModelFacts
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import LLAMA_CPP, ModelSpec
 from longshore.scheduling.serving.adapters import why_unfit
@@ -66,3 +67,35 @@ def test_a_model_takes_adapters_of_its_own_width(tmp_path: Path, width: int) -> 
         "adapters.formal: 'formal.gguf' is an adapter for another model: the tensor "
         "'blk.0.attn_q.weight' has 32 x 32 numbers, and it changes 64 x 64",
     )
+
+
+@pytest.mark.parametrize("of_before", [False, True], ids=["now", "earlier version"])
+@pytest.mark.parametrize("away", [("formal",), ("terse",), ("formal", "terse"), ("m", "terse")])
+def test_the_memory_of_adapters_that_are_away_stays_known(
+    tmp_path: Path, away: tuple[str, ...], of_before: bool
+) -> None:
+    model = write(Model(), tmp_path / "m.gguf")
+    adapters = {
+        name: str(write_adapter(tmp_path / f"{name}.gguf")) for name in ("formal", "terse")
+    }
+    spec = ModelSpec(name="m", source=str(model), memory=3, adapters=adapters)
+    known = examine(spec, BUILT_IN[LLAMA_CPP]).facts
+    assert known is not None
+    each = known.memory.adapters // 2
+    assert known.adapter_sizes == {"formal": each, "terse": each}
+    if of_before:
+        stored = known.model_dump(exclude={"adapter_sizes"})
+        known = ModelFacts.as_known(stored)
+    for name in away:
+        (tmp_path / f"{name}.gguf").unlink()
+    found = examine(spec, BUILT_IN[LLAMA_CPP], known=known).facts
+    assert found is not None
+    assert found.is_shaped_as(known)
+    assert found.memory.adapters == 2 * each > 0
+    again = examine(spec, BUILT_IN[LLAMA_CPP], known=found.after(known, 2)).facts
+    assert again is not None
+    assert again.is_shaped_as(known)
+    fewer = spec.model_copy(update={"adapters": {"formal": adapters["formal"]}})
+    less = examine(fewer, BUILT_IN[LLAMA_CPP], known=found).facts
+    assert less is not None
+    assert of_before or less.memory.adapters == each
