@@ -80,6 +80,7 @@ class Foretold(NamedTuple):
     """What would become of a job now, and where it would be."""
 
     job: JobRequest
+    spec: JobSpec
     forecast: Forecast
     alone: Decision | None = None
     """Where the packer would put it; None of one that is refused."""
@@ -102,7 +103,8 @@ async def foretell(
     spec: JobSpec,
     others: Sequence[Foretold] = (),
 ) -> Foretold:
-    """Return the same of a job beside others, which have the GPUs where they would start."""
+    """Return the same of a job beside others, which have the GPUs where they would start, and in
+    its pool's queue their parts of quotas and budgets before it."""
     async with database().transaction() as connection:
         pool = await load_pool_to_plan(connection, spec.pool, settings.margins)
         nodes = _with(await load_nodes(connection, spec.pool), others)
@@ -114,8 +116,9 @@ async def foretell(
         duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
         job = with_learnt(JobRequest.of(_THIS, begun, now, 1), learnt)
         if refused := await _why_refused(connection, job, spec):
-            return Foretold(job, forecast_of_refusal(refused))
-        funding = await funding_beside(connection, pool, job, spec, nodes, now)
+            return Foretold(job, spec, forecast_of_refusal(refused))
+        before = _before(others, spec.pool)
+        funding = await funding_beside(connection, pool, job, spec, nodes, now, before)
         (job,) = where_paid([job], funding)
         unpaid = _why_unpaid(funding)
         packing = pool.packing.model_copy(update={"funding": funding})
@@ -200,7 +203,7 @@ async def foretell(
             start = _start_beside_others(job, inputs, now)
         found = _with_deadline(found, duration, deadline, start, inputs, quote, now)
     found = found.model_copy(update={"simulated": simulated, "buys_later": later})
-    return Foretold(job, found, alone)
+    return Foretold(job, spec, found, alone)
 
 
 def _with(nodes: Iterable[Node], others: Sequence[Foretold]) -> tuple[Node, ...]:
@@ -213,6 +216,15 @@ def _with(nodes: Iterable[Node], others: Sequence[Foretold]) -> tuple[Node, ...]
             if (node := by_id.get(node_id)) is not None:
                 by_id[node_id] = with_share(node, other.job, gpu_indices, other.alone.slices)
     return tuple(by_id.values())
+
+
+def _before(others: Sequence[Foretold], pool: str) -> list[tuple[JobRequest, JobSpec]]:
+    """Return the jobs of others that would come into the queue of a pool, each by its own id."""
+    return [
+        (other.job.model_copy(update={"id": f"{_THIS}-{number}"}), other.spec)
+        for number, other in enumerate(others)
+        if other.spec.pool == pool and other.forecast.kind is not ForecastKind.REFUSED
+    ]
 
 
 def _with_assumed(found: Forecast, length: timedelta) -> Forecast:

@@ -19,16 +19,22 @@ from longshore.client.service_view import served_line
 from longshore.client.services import as_undone
 from longshore.client.submission import preflight
 from longshore.models.errors import NotFoundError, StoredError
+from longshore.models.forecast import ForecastKind
 from longshore.models.job import JobSpec
 from longshore.models.model_registry import RegistryChange
 from longshore.models.serve_plan import ServePreview, ServicePreview, StoppedReplica
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.serving import EngineSize, EngineSpec, MemoryRule
 from longshore.models.settings import Settings
-from longshore.scheduling.serving.replicas import ServicePlan, in_the_end
+from longshore.scheduling.serving.replicas import ServicePlan, begin_before_stops, in_the_end
 
 MOST_FORETOLD = 20
 """Replicas of a service, each a plan of its pool."""
+_LACKS_ROOM = (ForecastKind.WAITS, ForecastKind.PREEMPTS, ForecastKind.BUYS)
+_OWN_STOPPED_FIRST = (
+    "what is said of its last replica counts those of its own as there that would be stopped: one "
+    "of them is stopped before, and that replica may start in its place"
+)
 
 
 class _Undone(Exception):
@@ -43,6 +49,8 @@ class _Planned(NamedTuple):
     revision: int
     says: str
     plan: ServicePlan
+    first: int
+    """Replicas that may begin before one that has GPUs is stopped."""
     like: JobSpec
     """A replica."""
     new: Sequence[JobSpec]
@@ -89,8 +97,9 @@ async def _planned(connection: AsyncConnection, spec: ServiceSpec) -> _Planned:
     facts = await facts_of(connection, await lock_service(connection, spec.name), spec, now)
     facts = await with_sizes(connection, facts, spec, engine, sizes, of_model)
     plan = in_the_end(facts, now)
+    first = begin_before_stops(facts, now)
     new = await replica_specs(connection, spec, engine, sizes, of_model, max(plan.start, 1))
-    return _Planned(engine, sizes, revision, says, plan, new[0], new[: plan.start], undone)
+    return _Planned(engine, sizes, revision, says, plan, first, new[0], new[: plan.start], undone)
 
 
 async def _running(connection: AsyncConnection, name: str) -> ServiceView | None:
@@ -116,6 +125,9 @@ async def _preview(
         taken.append(replicas[-1])
         if not replicas[-1].starts:  # what others behind it would find nobody knows
             break
+    lacks_room = bool(replicas) and replicas[-1].forecast.kind in _LACKS_ROOM
+    if lacks_room and len(replicas) > planned.first:
+        warnings = (*warnings, _OWN_STOPPED_FIRST)
     job = planned.like
     memory = job.engine.memory if job.engine else 0
     return ServicePreview(

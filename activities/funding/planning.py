@@ -225,18 +225,21 @@ async def funding_beside(
     spec: JobSpec,
     nodes: Sequence[Node],
     now: datetime,
+    before: Sequence[tuple[JobRequest, JobSpec]] = (),
 ) -> PoolFunding | None:
-    """Return who would pay for a job that is not in its pool's queue, were it the last one there;
-    None where no budget or quota concerns it."""
+    """Return who would pay for a job that is not in its pool's queue, were it the last one there,
+    behind those `before`, which are not in it either; None where no budget or quota concerns
+    it."""
     if await read_funding(connection, pool.name, [job]) is None:
         return None  # without reading a queue that may be long
     entries = await load_queue(connection, pool.name)
-    queue = [*(entry.request for entry in entries if not entry.held), job]
+    more = [*before, (job, spec)]
+    queue = [entry.request for entry in entries if not entry.held] + [each for each, _ in more]
     funding = await read_funding(connection, pool.name, queue)
     if funding is None:
         return None
-    asks = Asks(spec.funding or FundingTerms(), spec.preemptible)
-    funding = funding._replace(asks={**funding.asks, job.id: asks})
+    asks = {each.id: Asks(its.funding or FundingTerms(), its.preemptible) for each, its in more}
+    funding = funding._replace(asks={**funding.asks, **asks})
     running = await load_running(connection, pool.name)
     packing = pool.packing.model_copy(update={"funding": None})  # as where it is asked who pays
     ordered = queue_order(queue, packing, now, nodes, running)

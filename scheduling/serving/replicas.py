@@ -175,6 +175,17 @@ def in_the_end(facts: ServiceFacts, now: datetime) -> ServicePlan:
     return ServicePlan(start=start, stop=(*_surplus(facts, staying), *replaced))
 
 
+def begin_before_stops(facts: ServiceFacts, now: datetime) -> int:
+    """Return how many replicas may begin before one that has GPUs is stopped: those behind may
+    start where that one was."""
+    with_gpus = {each.job_id for each in facts.replicas if each.stage is not None}
+    if with_gpus.isdisjoint(each.job_id for each in in_the_end(facts, now).stop):
+        return facts.wanted
+    if not with_gpus.isdisjoint(each.job_id for each in plan(facts, now).stop):
+        return 0
+    return max(facts.wanted + facts.surge - len(facts.replicas), 0)
+
+
 def stages_in_words(wanted: int, stages: Iterable[EngineStage | None], again: int) -> str:
     """Return ``of 3 replicas: 1 without a GPU, 1 loading``; empty where all are ready.
 

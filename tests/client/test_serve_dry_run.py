@@ -1,5 +1,6 @@
 """`longshore serve --dry-run`: what would be changed, placed and stopped. Nothing is."""
 
+import json
 from pathlib import Path
 
 from temporalio.client import Client
@@ -14,13 +15,16 @@ _FILE = """
 models:
   - {{name: m-{pool}, source: /models/tiny.gguf, memory: {memory}, gpus: 1}}
 services:
-  - {{name: a-{pool}, model: m-{pool}, replicas: {replicas}, pool: {pool}, drain: 0}}
+  - {{name: a-{pool}, model: m-{pool}, replicas: {replicas}, pool: {pool}, drain: 0,
+      tenant: {tenant}}}
 """
 
 
-def a_file(folder: Path, pool: str, memory: str = "50GB", replicas: int = 1) -> str:
+def a_file(
+    folder: Path, pool: str, memory: str = "50GB", replicas: int = 1, tenant: str = "default"
+) -> str:
     file = folder / "serve.yaml"
-    file.write_text(_FILE.format(pool=pool, memory=memory, replicas=replicas))
+    file.write_text(_FILE.format(pool=pool, memory=memory, replicas=replicas, tenant=tenant))
     return str(file)
 
 
@@ -71,6 +75,7 @@ async def test_of_a_change_it_says_which_replicas_would_be_stopped(
     assert (service.gpus, service.memory, service.start) == (1, 60_000, 2)
     assert [each.why for each in service.stop] == ["replaced by revision 2"]
     assert service.stop[0].job_id.startswith(name)
+    assert not any("in its place" in each for each in service.warnings), "it has no GPU"
     # Beyond one that would wait nobody knows.
     assert len(service.replicas) == 1
     fewer = await longshore("serve", a_file(tmp_path, pool, replicas=0), "--dry-run")
@@ -78,6 +83,43 @@ async def test_of_a_change_it_says_which_replicas_would_be_stopped(
     stays = await longshore("serve", a_file(tmp_path, pool), "--dry-run")
     assert f"would: {name}: revision 1, model m-{pool}" in stays.out.splitlines()
     assert (await longshore("service", name, "--remove")).code == 0
+
+
+async def test_a_replica_counts_against_a_quota_for_those_behind_it(
+    longshore: Command, tmp_path: Path, temporal: Client, settings: Settings, pool: str
+) -> None:
+    """Each is of 0.625 GPUs."""
+    narrow = f"narrow-{pool}"
+    assert (await longshore("tenant", "set", narrow, "--max-gpus", "1")).code == 0
+    file = a_file(tmp_path, pool, replicas=2, tenant=narrow)
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), gpus=2)
+    await node.register()
+    async with node.serving():
+        ran = await longshore("serve", file, "--dry-run")
+    assert ran.code == 0, ran.err
+    first, second = ran.out.splitlines()[-2:]
+    assert first.startswith("  a replica would start now on ")
+    assert second.startswith("  a replica would wait, with nothing kept or bought for it: ")
+    assert f"quota of tenant {narrow}: max_gpus" in second
+
+
+async def test_it_says_where_a_replica_of_its_own_is_stopped_first(
+    longshore: Command, tmp_path: Path, pool: str, temporal: Client, settings: Settings
+) -> None:
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), gpus=1)
+    await node.register()
+    async with node.serving():
+        assert (await longshore("serve", a_file(tmp_path, pool), "--no-wait")).code == 0
+
+        async def placed() -> bool:
+            shown = await longshore("service", f"a-{pool}", "--json")
+            return [each["stage"] for each in json.loads(shown.out)["replicas"]] == ["loading"]
+
+        await eventually(placed)
+        ran = await longshore("serve", a_file(tmp_path, pool, "60GB"), "--dry-run")
+        assert f"  a replica would wait in pool {pool}" in ran.out
+        assert "may start in its place" in " ".join(ran.err.split())
+        assert (await longshore("service", f"a-{pool}", "--remove")).code == 0
 
 
 async def test_what_serve_refuses_is_refused(longshore: Command, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from longshore.scheduling.serving.replicas import (
     TRIES,
     Replica,
     ServiceFacts,
+    begin_before_stops,
     in_the_end,
     plan,
     stages_in_words,
@@ -53,6 +54,19 @@ def test_in_the_end_all_of_another_revision_are_replaced():
     fewer = in_the_end(replace(found, revision=1, wanted=1), NOW)
     assert (fewer.start, [each.reason for each in fewer.stop]) == (0, ["1 are wanted"])
     assert len(in_the_end(replace(found, removing=True), NOW).stop) == 2
+
+
+@pytest.mark.parametrize(
+    ("surge", "unavailable", "stage", "first"),
+    [(1, 0, READY, 1), (2, 0, READY, 2), (0, 1, READY, 0), (1, 1, READY, 0), (1, 0, None, 2)],
+)
+def test_so_many_begin_before_one_that_has_gpus_is_stopped(
+    surge: int, unavailable: int, stage: EngineStage | None, first: int
+):
+    both = (replica("a", stage=stage), replica("b", stage=stage))
+    found = facts(*both, revision=2, surge=surge, unavailable=unavailable)
+    assert begin_before_stops(found, NOW) == first
+    assert begin_before_stops(replace(found, revision=1), NOW) == 2
 
 
 def test_a_new_service_starts_what_is_wanted():
