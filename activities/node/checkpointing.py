@@ -95,6 +95,8 @@ class Keeper:
         )
         self.last: CheckpointInfo | None = None
         """What the job saved last, or went on from."""
+        self.replaced = False
+        """Whether another folder took the place of the one that lay there before it began."""
         self.restore_error = ""
         """What was damaged of what is stored, as long as this attempt runs."""
         self.error = ""
@@ -227,6 +229,7 @@ class Keeper:
             self._local, self._rank, self._ranks, needs_no_store=needs_no_store
         )
         self.restore_error, self._publisher.unusable = found.error, found.unusable
+        self.replaced = found.replaced
         if found.error:
             self._say("")
         if found.anew:
