@@ -33,10 +33,7 @@ from longshore.models.checkpoint import (
 from longshore.models.errors import DamagedError, RefusedError, StoreError, UnavailableError
 from longshore.models.job import CheckpointContract
 from longshore.models.node_messages import RunProcessRequest
-from longshore.scheduling.checkpoints import (
-    belongs_to,
-    resumes_without_store,
-)
+from longshore.scheduling.checkpoints import belongs_to, resumes_without_store
 from longshore.scheduling.ranks import COUNTS_SAVES
 
 POLL_EVERY = 0.2
@@ -209,6 +206,9 @@ class Keeper:
         if self._listening:
             self._listening.cancel()
         remove_public(self._public / SAVE_REQUEST)
+        if succeeded:
+            folder = self._marker.with_name(self._folder.name)
+            await asyncio.to_thread(checkpoint_files.remove_unfinished, folder)
 
     # --- before the start ---------------------------------------------------------------
 
@@ -376,8 +376,6 @@ class Keeper:
     def _published(self, manifest: Manifest) -> None:
         if self.last and self.last.order == manifest.name.order:
             self.last = info_of((manifest,))
-
-    # --- small ones ---------------------------------------------------------------------
 
     async def _until(self, there: Callable[[], bool], deadline: float) -> bool:
         while not there() and not self._over and boot_clock() < deadline:  # noqa: ASYNC110 (a clock)

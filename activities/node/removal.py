@@ -26,10 +26,10 @@ def remove_tree(folder: Path, below: int | None = None) -> None:
     _remove(folder, below, ignore_errors=False)
 
 
-def remove_what_can_be(folder: Path) -> None:
-    """Remove a folder, and where not all of it can be removed as much as can."""
+def remove_what_can_be(folder: Path, below: int | None = None) -> None:
+    """Remove a folder, and where not all of it can be removed as much as can. `below` as above."""
     with contextlib.suppress(OSError):
-        _remove(folder, None, ignore_errors=True)
+        _remove(folder, below, ignore_errors=True)
 
 
 def _remove(folder: Path, below: int | None, *, ignore_errors: bool) -> None:
