@@ -50,16 +50,16 @@ def _remove(folder: Path, below: int | None, *, ignore_errors: bool) -> None:
 
 def _opened(folder: Path, below: int | None) -> bool:
     """Let its owner into a folder and those in it; return whether that was of use for any."""
-    found = _own(folder, below)
+    found = let_owner_in(folder, below)
     for path, folders, _, here in os.fwalk(folder, dir_fd=below):
         for name in filter(partial(_is_folder, here), folders):
-            found |= _own(name, here)
+            found |= let_owner_in(name, here)
         if path.count("/") - str(folder).count("/") >= _AT_A_TIME:
             folders.clear()
     return found
 
 
-def _own(folder: Path | str, below: int | None) -> bool:
+def let_owner_in(folder: Path | str, below: int | None = None) -> bool:
     """Let its owner into a folder; return whether that was of use."""
     fd = os.open(folder, _PASS, dir_fd=below)
     try:

@@ -146,3 +146,31 @@ async def test_an_agent_starts_whatever_lies_among_its_runs(box: LocalNode):
     assert not (box.folder / "logs").exists()
     assert box.processes.find(PlacementKey(job_id="job-a", attempt=1)) is None
     (runs / "lost+found").chmod(0o755)
+
+
+def test_runs_whose_folders_their_jobs_have_closed_are_read():
+    with work_of_nobody() as work:
+        for minute, job in enumerate("abcd"):
+            ended(work, job, minute)
+        (work / "runs/a-1").chmod(0o000)
+        (work / "runs/b-1/record.json").chmod(0o000)
+        (work / "runs/c-1/record.json").unlink()
+        (work / "runs/c-1/record.json").mkdir()
+        store = RunStore(work / "runs")
+        assert sorted(record.job_id for record in store.all()) == ["a", "d"]
+        assert store.find(PlacementKey(job_id="b", attempt=1)) is None
+        (work / "runs/a-1").chmod(0o000)
+        assert store.find(PlacementKey(job_id="a", attempt=1)) is not None
+
+
+def test_a_run_of_another_user_keeps_no_other_from_being_read():
+    if os.geteuid():
+        pytest.skip("it needs two users")
+    with work_of_nobody() as work:
+        for minute, job in enumerate("ab"):
+            ended(work, job, minute)
+        os.seteuid(0)
+        os.chown(work / "runs/a-1", 0, 0)
+        (work / "runs/a-1").chmod(0o700)
+        os.seteuid(65534)
+        assert [record.job_id for record in RunStore(work / "runs").all()] == ["b"]
