@@ -6,7 +6,7 @@ Where these tests run as root they act as another user, as root may write everyw
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from longshore.activities.node import retention
-from longshore.activities.node.removal import remove_tree
+from longshore.activities.node.removal import remove_tree, remove_what_can_be
 from longshore.activities.node.retention import Keeping, Pruner
 from longshore.activities.node.runs import RunRecord, RunStore
 from longshore.models.node_messages import ProcessReport
@@ -92,6 +92,32 @@ def test_a_closed_folder_behind_a_link_stays_closed():
         assert (work / "other").stat().st_mode & 0o777 == 0o555
         assert names(work) == ["other"]
         (work / "other").chmod(0o755)
+
+
+@pytest.mark.parametrize("mode", [0o555, 0o000])
+@pytest.mark.parametrize("remove", [remove_tree, remove_what_can_be])
+def test_closed_folders_go_however_deep_they_are(remove: Callable[[Path], None], mode: int):
+    with work_of_nobody() as work:
+        for depth in (0, 199, 200, 201, 202, 250, 450):
+            closed(work.joinpath("own", *"d" * depth, f"closed-{depth}"), mode)
+        for depth in (450, 250, 201, 200, 199):
+            work.joinpath("own", *"d" * depth).chmod(mode)
+        remove(work / "own")
+        assert names(work) == []
+
+
+def test_as_much_as_can_be_is_removed_of_closed_folders_too():
+    if os.geteuid():
+        pytest.skip("it needs two users")
+    with work_of_nobody() as work:
+        for name in "acd":
+            closed(work / "own" / name, 0o000)
+        closed(work / "own/b/of-another-user", 0o700)
+        os.seteuid(0)
+        os.chown(work / "own/b/of-another-user", 0, 0)
+        os.seteuid(65534)
+        remove_what_can_be(work / "own")
+        assert names(work / "own") == ["b"]
 
 
 async def test_what_cannot_be_removed_holds_up_no_other_and_is_told_once(
