@@ -12,7 +12,7 @@ from pathlib import Path
 import pathspec
 
 from longshore.activities.checkpoints.store import CheckpointStore
-from longshore.activities.node.checkpoint_files import files_of
+from longshore.activities.node.checkpoint_files import files_of, is_unfinished
 from longshore.activities.storage import speaking
 from longshore.models.checkpoint import Manifest
 from longshore.models.output_pattern import read_pattern
@@ -55,9 +55,11 @@ class OutputStore(CheckpointStore):
         cannot be read or stored, and why. Raises what `publish` raises.
         """
         # Nobody writes any more: what is called as a draft of a checkpoint is a file as any other.
+        # What the agent set aside is none of what the job gives back.
         found = partial(
-            files_of, named=_matcher(patterns), enters=lambda path: True, left_out=left_out
-        )
+            files_of, named=_matcher(patterns), enters=lambda path: not is_unfinished(path),
+            left_out=left_out,
+        )  # fmt: skip
         return self.publish(folder, draft, given_up, files_in=found)
 
     def of_attempt(self, job_id: str, attempt: int | None = None) -> tuple[Manifest, ...]:

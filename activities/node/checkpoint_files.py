@@ -5,6 +5,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -105,18 +106,36 @@ def replace(folder: Path, fresh: Path) -> None:
 def set_aside(folder: Path) -> Path | None:
     """Put an empty folder in the place of one; return where what it held is now, if anything.
 
-    Of earlier ones nothing stays: that of one attempt is all that it may take of the disk.
+    Of earlier ones no more stays than cannot be removed: that of one attempt is all that it may
+    take of the disk.
     """
     with contextlib.suppress(FileNotFoundError):
         if not any(folder.iterdir()):
             return None
-        aside = folder.with_name(f".{folder.name}.unfinished")
-        remove(aside)
+        remove_unfinished(folder.parent.resolve() / folder.name)
+        aside = _beside(folder, _UNFINISHED)
         folder.rename(aside)
         folder.mkdir()
         return aside
     folder.mkdir(parents=True, exist_ok=True)
     return None
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what was set aside of a folder, as far as it can be. No link is followed on the way
+    to it."""
+    with contextlib.suppress(OSError), entered(folder.parent) as beside:
+        for _, folders, _, here in os.fwalk(".", dir_fd=beside):
+            for name in filter(is_unfinished, folders):
+                if name.rpartition(".")[0] == f".{folder.name}":
+                    remove_what_can_be(Path(name), here)
+            folders.clear()
+
+
+def is_unfinished(path: str) -> bool:
+    """Return whether a folder is one that was set aside, by its path."""
+    name = path.rpartition("/")[2]
+    return re.fullmatch(rf"\..+\.{_UNFINISHED}-[0-9a-f]{{12}}", name, re.DOTALL) is not None
 
 
 def put_back(folder: Path) -> None:
@@ -140,6 +159,7 @@ def remove(folder: Path) -> None:
 
 
 _KINDS = ("saved", "restoring", "old")
+_UNFINISHED = "unfinished"
 
 
 def _beside(folder: Path, kind: str) -> Path:

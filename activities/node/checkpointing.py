@@ -33,10 +33,7 @@ from longshore.models.checkpoint import (
 from longshore.models.errors import DamagedError, RefusedError, StoreError, UnavailableError
 from longshore.models.job import CheckpointContract
 from longshore.models.node_messages import RunProcessRequest
-from longshore.scheduling.checkpoints import (
-    belongs_to,
-    resumes_without_store,
-)
+from longshore.scheduling.checkpoints import belongs_to, resumes_without_store
 from longshore.scheduling.ranks import COUNTS_SAVES
 
 POLL_EVERY = 0.2
@@ -95,6 +92,8 @@ class Keeper:
         )
         self.last: CheckpointInfo | None = None
         """What the job saved last, or went on from."""
+        self.replaced = False
+        """Whether another folder took the place of the one that lay there before it began."""
         self.restore_error = ""
         """What was damaged of what is stored, as long as this attempt runs."""
         self.error = ""
@@ -207,6 +206,9 @@ class Keeper:
         if self._listening:
             self._listening.cancel()
         remove_public(self._public / SAVE_REQUEST)
+        if succeeded:
+            folder = self._marker.with_name(self._folder.name)
+            await asyncio.to_thread(checkpoint_files.remove_unfinished, folder)
 
     # --- before the start ---------------------------------------------------------------
 
@@ -227,6 +229,7 @@ class Keeper:
             self._local, self._rank, self._ranks, needs_no_store=needs_no_store
         )
         self.restore_error, self._publisher.unusable = found.error, found.unusable
+        self.replaced = found.replaced
         if found.error:
             self._say("")
         if found.anew:
@@ -373,8 +376,6 @@ class Keeper:
     def _published(self, manifest: Manifest) -> None:
         if self.last and self.last.order == manifest.name.order:
             self.last = info_of((manifest,))
-
-    # --- small ones ---------------------------------------------------------------------
 
     async def _until(self, there: Callable[[], bool], deadline: float) -> bool:
         while not there() and not self._over and boot_clock() < deadline:  # noqa: ASYNC110 (a clock)

@@ -198,8 +198,10 @@ class Runner:
             signal_groups({self._pid, *(group for _, group in descendants(os.getpid()))}, number)
 
     def _note_unwritten(self) -> None:
+        """As far as the disk takes it: what carries the output, and the element, goes on."""
         lost = self._pipes.lost if self._pipes else 0
-        os.pwrite(self._unwritten, b"%20d" % lost, 0)
+        with contextlib.suppress(OSError):
+            os.pwrite(self._unwritten, b"%20d" % lost, 0)
 
     def _write(self, line: dict) -> None:
         _write_all(self._journal, json.dumps(line).encode() + b"\n")

@@ -26,10 +26,15 @@ def remove_tree(folder: Path, below: int | None = None) -> None:
     _remove(folder, below, ignore_errors=False)
 
 
-def remove_what_can_be(folder: Path) -> None:
-    """Remove a folder, and where not all of it can be removed as much as can."""
-    with contextlib.suppress(OSError):
-        _remove(folder, None, ignore_errors=True)
+def remove_what_can_be(folder: Path, below: int | None = None) -> None:
+    """Remove a folder, and where not all of it can be removed as much as can. `below` as above."""
+    try:
+        remove_tree(folder, below)
+    except OSError:
+        with contextlib.suppress(OSError):
+            _opened(folder, below)  # also those behind what cannot be removed
+        with contextlib.suppress(OSError):
+            _remove(folder, below, ignore_errors=True)
 
 
 def _remove(folder: Path, below: int | None, *, ignore_errors: bool) -> None:
@@ -42,24 +47,29 @@ def _remove(folder: Path, below: int | None, *, ignore_errors: bool) -> None:
             except RecursionError:
                 left += [each, *_cut(each, folder, below)]
         except PermissionError:
-            if each in opened or not _opened(each, below):
+            if each not in opened:
+                opened.add(each)
+                if _opened(each, below):
+                    left.append(each)
+                    continue
+            if not (deeper := _cut(each, folder, below)):
                 raise
-            opened.add(each)
-            left.append(each)
+            left += [each, *deeper]
 
 
 def _opened(folder: Path, below: int | None) -> bool:
-    """Let its owner into a folder and those in it; return whether that was of use for any."""
-    found = _own(folder, below)
+    """Let its owner into a folder and those in it, as deep as one pass goes; return whether that
+    was of use for any."""
+    found = let_owner_in(folder, below)
     for path, folders, _, here in os.fwalk(folder, dir_fd=below):
         for name in filter(partial(_is_folder, here), folders):
-            found |= _own(name, here)
+            found |= let_owner_in(name, here)
         if path.count("/") - str(folder).count("/") >= _AT_A_TIME:
             folders.clear()
     return found
 
 
-def _own(folder: Path | str, below: int | None) -> bool:
+def let_owner_in(folder: Path | str, below: int | None = None) -> bool:
     """Let its owner into a folder; return whether that was of use."""
     fd = os.open(folder, _PASS, dir_fd=below)
     try:
@@ -84,6 +94,7 @@ def _cut(deep: Path, folder: Path, below: int | None) -> list[Path]:
         for path, folders, _, here in os.fwalk(deep, dir_fd=below):
             if path.count("/") - str(deep).count("/") >= _AT_A_TIME:
                 for name in filter(partial(_is_folder, here), folders):
+                    let_owner_in(name, here)  # else it cannot be moved
                     fresh = uuid.uuid4().hex
                     os.rename(name, fresh, src_dir_fd=here, dst_dir_fd=top)
                     moved.append(folder / fresh)

@@ -37,6 +37,11 @@ class Found:
     anew: bool = False
     """Whether the folder was emptied: there is nothing to go on from."""
 
+    @property
+    def replaced(self) -> bool:
+        """Whether another folder is in its place: what lay there before is gone from it."""
+        return self.anew or self.restored is not None
+
 
 @dataclass(frozen=True)
 class Restoring:
@@ -80,7 +85,9 @@ class Restoring:
         plan = resume(local, stored, ranks)
         if plan.anew:
             aside = set_aside(self.folder)
-            kept = f"; what this rank had saved alone is in {aside}" if aside else ""
+            # Without a save that may be code alone, or what earlier code has left.
+            what = "what this rank had saved alone" if local else "what lay in its folder"
+            kept = f"; {what} is in {aside}" if aside else ""
             return Found(error=f"{plan.reason}{kept}" if local or aside else "", anew=True)
         if plan.keep_local:
             ahead = local is not None and (stored is None or local.order > stored.order)

@@ -124,10 +124,9 @@ class Lifecycle:
         refuse_folders(run.request, job_folder, self._image_folders)
         resume_variables = await self._files.restore(run, job_folder)
         saves_in = checkpoint_folder(run.request, job_folder)
-        if resume_variables and saves_in and lies_in(snapshot, saves_in, job_folder):
-            await self._files.bring_code(
-                run, job_folder
-            )  # what was restored took the place of all
+        replaced = run.keeper is not None and run.keeper.replaced
+        if replaced and saves_in and lies_in(snapshot, saves_in, job_folder):
+            await self._files.bring_code(run, job_folder)  # another folder took its place
         await self._files.take_environment(run, job_folder)
         await self._files.take_data(run, job_folder)
         launch = prepare(

@@ -24,7 +24,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from longshore.activities.node.removal import remove_tree, remove_what_can_be
+from longshore.activities.node.removal import let_owner_in, remove_tree, remove_what_can_be
 from longshore.models.base import JOB_ID, Instant, Wire
 from longshore.models.bounds import TAKEN
 from longshore.models.errors import StaleError
@@ -213,9 +213,15 @@ def _names_run(name: str) -> bool:
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
+    """Return what a file of a run holds; None where that is nothing, or it cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except PermissionError:
+            if not let_owner_in(path.parent):  # a job may have closed it
+                return None
+            return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError, ValueError):
         return None
 
 

@@ -6,7 +6,7 @@ Where these tests run as root they act as another user, as root may write everyw
 import logging
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from longshore.activities.node import retention
-from longshore.activities.node.removal import remove_tree
+from longshore.activities.node.removal import remove_tree, remove_what_can_be
 from longshore.activities.node.retention import Keeping, Pruner
 from longshore.activities.node.runs import RunRecord, RunStore
 from longshore.models.node_messages import ProcessReport
@@ -94,6 +94,32 @@ def test_a_closed_folder_behind_a_link_stays_closed():
         (work / "other").chmod(0o755)
 
 
+@pytest.mark.parametrize("mode", [0o555, 0o000])
+@pytest.mark.parametrize("remove", [remove_tree, remove_what_can_be])
+def test_closed_folders_go_however_deep_they_are(remove: Callable[[Path], None], mode: int):
+    with work_of_nobody() as work:
+        for depth in (0, 199, 200, 201, 202, 250, 450):
+            closed(work.joinpath("own", *"d" * depth, f"closed-{depth}"), mode)
+        for depth in (450, 250, 201, 200, 199):
+            work.joinpath("own", *"d" * depth).chmod(mode)
+        remove(work / "own")
+        assert names(work) == []
+
+
+def test_as_much_as_can_be_is_removed_of_closed_folders_too():
+    if os.geteuid():
+        pytest.skip("it needs two users")
+    with work_of_nobody() as work:
+        for name in "acd":
+            closed(work / "own" / name, 0o000)
+        closed(work / "own/b/of-another-user", 0o700)
+        os.seteuid(0)
+        os.chown(work / "own/b/of-another-user", 0, 0)
+        os.seteuid(65534)
+        remove_what_can_be(work / "own")
+        assert names(work / "own") == ["b"]
+
+
 async def test_what_cannot_be_removed_holds_up_no_other_and_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
@@ -146,3 +172,31 @@ async def test_an_agent_starts_whatever_lies_among_its_runs(box: LocalNode):
     assert not (box.folder / "logs").exists()
     assert box.processes.find(PlacementKey(job_id="job-a", attempt=1)) is None
     (runs / "lost+found").chmod(0o755)
+
+
+def test_runs_whose_folders_their_jobs_have_closed_are_read():
+    with work_of_nobody() as work:
+        for minute, job in enumerate("abcd"):
+            ended(work, job, minute)
+        (work / "runs/a-1").chmod(0o000)
+        (work / "runs/b-1/record.json").chmod(0o000)
+        (work / "runs/c-1/record.json").unlink()
+        (work / "runs/c-1/record.json").mkdir()
+        store = RunStore(work / "runs")
+        assert sorted(record.job_id for record in store.all()) == ["a", "d"]
+        assert store.find(PlacementKey(job_id="b", attempt=1)) is None
+        (work / "runs/a-1").chmod(0o000)
+        assert store.find(PlacementKey(job_id="a", attempt=1)) is not None
+
+
+def test_a_run_of_another_user_keeps_no_other_from_being_read():
+    if os.geteuid():
+        pytest.skip("it needs two users")
+    with work_of_nobody() as work:
+        for minute, job in enumerate("ab"):
+            ended(work, job, minute)
+        os.seteuid(0)
+        os.chown(work / "runs/a-1", 0, 0)
+        (work / "runs/a-1").chmod(0o700)
+        os.seteuid(65534)
+        assert [record.job_id for record in RunStore(work / "runs").all()] == ["b"]

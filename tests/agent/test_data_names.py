@@ -50,11 +50,33 @@ async def test_files_of_an_index_page_have_their_own_names(served: Served):
         ("https://h/a&b/c.csv", "c.csv"), ("./c/", "c/"), ("c%26.csv", "c%26.csv"),
         ("../", ""), ("/a&amp;bc/x", ""), ("/", ""), ("http://other/a&amp;b/c", ""), ("", ""),
         ("http://[", ""),
+        ("d&section1.csv", "d&section1.csv"), ("q&notes.csv", "q&notes.csv"),
+        ("q&not=1", "q&not=1"), ("q&not;=1", "q\u00ac=1"), ("q&not.csv", "q\u00ac.csv"),
+        ("q&notin;x", "q\u2209x"), ("q&notit;x", "q&notit;x"), ("q&amp=x", "q&amp=x"),
+        ("q&amp;not=1", "q&amp;not=1"), ("q&none;x", "q&none;x"), ("q&#167x", "q\u00a7x"),
     ],
 )  # fmt: skip
 def test_links_are_read_as_browsers_read_them(link: str, path: str):
     found = links_below(f"<p>http://h/a&amp;b/text</p><A HREF='{link}'>x</A>", "http://h/a&b")
     assert found == ([f"http://h/a&b/{path.replace('&amp;', '&')}"] if path else [])
+
+
+@pytest.mark.parametrize("before", ["<![x y]>", "<![CDATA[ x > ]]>", "<![if !IE]>", "<!x>", "<!>"])
+def test_what_is_no_html_hides_no_link(before: str):
+    assert links_below(f"{before}<a href=x.csv>x</a><![x y", "http://h/a") == ["http://h/a/x.csv"]
+
+
+@pytest.mark.parametrize(
+    ("base", "links"),
+    [
+        ("sub/", ["a/sub/x", "a/y"]), ("/a/b/c", ["a/b/x", "a/y"]), ("//h/a/", ["a/x", "a/y"]),
+        ("http://other/a/", []), ("", ["a/x", "a/y"]), ("http://[", ["a/x", "a/y"]),
+    ],
+)  # fmt: skip
+def test_links_are_relative_to_the_base_of_their_page(base: str, links: list[str]):
+    bases = f"<base target=_top><base href='{base}'><base href='/other/'>"
+    found = links_below(f"<a href=x>x</a>{bases}<a href=/a/y>y</a>", "http://h/a")
+    assert found == [f"http://h/{link}" for link in links]
 
 
 async def test_the_digest_of_a_file_with_a_space_is_checked(

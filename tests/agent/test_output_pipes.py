@@ -48,6 +48,19 @@ def test_of_an_element_whose_runner_was_killed_it_is_told_too(tmp_path: Path) ->
     assert (first.error, second.error) == ("", f"it was killed; {lost}")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_elements_go_on_where_the_disk_does_not_take_the_note_either(tmp_path: Path) -> None:
+    """As under a quota: what an element wrote was carried no more, and it waited without end."""
+    refuses = "import os\ndef refuse(*_): raise OSError(122, 'quota')\nos.pwrite = refuse\n"
+    more_than_a_pipe = "head -c 200000 /dev/zero"
+    argv = [sys.executable, "-c", refuses + RUNS_ELEMENTS, str(tmp_path), more_than_a_pipe]
+    with Path("/dev/full").open("wb") as full:
+        subprocess.run(argv, check=True, timeout=60, stdout=full)
+    results = batch_report(tmp_path, indirect=True).results
+    assert [each.exit_code for each in results] == [0] * 40
+    assert "200000 bytes of its output are lost" in results[-1].error
+
+
 def test_the_next_element_tells_what_the_one_before_has_lost(tmp_path: Path, disk: "Disk") -> None:
     spool = Spool(open_spools(str(tmp_path / "out"))[0])
     disk.room = 0
