@@ -54,6 +54,8 @@ class BlockFacts(Frozen):
     decided: bool = True
     """Its pool decided to buy it: the policy says what becomes of it also when that buys no more.
     """
+    expects: int = 1
+    """Its machines that are there or are to come."""
     given_up: bool = False
     """A window that is terminated: its rest is of no use to its pool any more."""
 
@@ -66,6 +68,9 @@ class BlockMachine(Frozen):
     """Its node is ready, and nothing of its time is on sale."""
     lost: bool = False
     """Its node has fallen silent."""
+    closed_since: Instant | None = None
+    """Since when its node takes no work, where that was said and does not end by itself: it is
+    cordoned or drained."""
 
 
 class BlockJob(Frozen):

@@ -60,7 +60,8 @@ class BoughtFor(Frozen):
     came: bool = False
     """Whether a node of it has been there."""
     kept_back: bool = False
-    """Whether nobody would have paid for the job while it was ready, as for a quota."""
+    """Whether nobody would have paid for the job at the end of the time it was ready, as for a
+    quota."""
     bought_at: Instant | None = None
     ended_at: Instant | None = None
 

@@ -21,6 +21,7 @@ from longshore.activities.usage import load_pool_to_plan
 from longshore.models.block import ENDING
 from longshore.models.block_end import BlockFacts, BlockJob, BlockMachine, BlockScene, SaleTerms
 from longshore.models.buying import BookQuote, BuyingPolicy, MarketView
+from longshore.models.departures import FULL_DISK, disk_refuses
 from longshore.models.errors import LongshoreError
 from longshore.models.job import Tier
 from longshore.models.margins import Margins
@@ -196,6 +197,7 @@ def _facts(block: Row) -> BlockFacts:
         price=block["price_micro_per_gpu_hour"], by_use=block["is_machine"],
         renewed=block["renewed"], idle_since=block["idle_since"], tried_at=block["tried_at"],
         coming=block["purchase_id"] if block["unwanted"] else None, decided=block["decided"],
+        expects=block["expects"],
         given_up=block["state"] == "DRAINING" and not block["is_machine"]
         and not block["reason"].startswith(ENDING),
     )  # fmt: skip
@@ -259,8 +261,19 @@ def idle_since(block: str) -> str:
     """
 
 
+_FULL = ", ".join(f"'{disk_refuses(code)}'" for code in FULL_DISK)
+CLOSED_SINCE = f"""
+           CASE WHEN n.state = 'DRAINING' AND n.drain_reason NOT IN ({_FULL})
+                THEN n.state_since END
+"""
+"""The SQL of since when the `nodes` row `n` is cordoned or drained. Where its disk is full, it
+opens by itself; where its time ends, nobody has closed it."""
+
 _BLOCK = f"""
-    SELECT b.*, o.is_machine, ({idle_since("b.id")}) AS idle_since,
+    SELECT b.*, o.is_machine,
+           (SELECT count(*) FROM machines m
+             WHERE m.block_id = b.id AND m.state NOT IN ('FAILED', 'ENDED')) AS expects,
+           ({idle_since("b.id")}) AS idle_since,
            ({unwanted("b.id")}) AS unwanted,
            EXISTS (SELECT FROM purchases p WHERE p.id = b.purchase_id AND p.decision IS NOT NULL)
                AS decided,
@@ -270,9 +283,9 @@ _BLOCK = f"""
      WHERE b.id = :id
 """
 
-_MACHINES = """
+_MACHINES = f"""
     SELECT m.name, m.sale_key IS NULL AND n.state = 'READY' AS takes_work,
-           n.state = 'LOST' AS lost
+           n.state = 'LOST' AS lost, {CLOSED_SINCE} AS closed_since
       FROM machines m JOIN nodes n ON n.id = m.name
      WHERE m.block_id = :id AND m.state = 'READY' ORDER BY m.name
 """

@@ -4,7 +4,7 @@ of the time that is paid for."""
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.buying.block_scene import idle_since, unwanted
+from longshore.activities.buying.block_scene import CLOSED_SINCE, idle_since, unwanted
 from longshore.activities.buying.startup_failures import SILENT
 from longshore.activities.database import Database
 from longshore.activities.signals import Signals
@@ -56,8 +56,8 @@ _IDLE = f"""
       JOIN orders o ON o.key = b.id AND o.is_machine
      CROSS JOIN LATERAL ({idle_since("b.id")}) AS job (ended)
      CROSS JOIN LATERAL (
-           SELECT max(n.state_since) AS at FROM nodes n
-            WHERE n.block_id = b.id AND n.state = 'DRAINING') AS closed
+           SELECT max({CLOSED_SINCE}) AS at FROM nodes n
+            WHERE n.block_id = b.id) AS closed
      CROSS JOIN LATERAL (
            SELECT CASE WHEN job.ended IS NOT NULL
                        THEN greatest(job.ended, closed.at) END) AS idle (since)
@@ -75,6 +75,6 @@ _IDLE = f"""
      GROUP BY b.id
      ORDER BY id
 """
-"""An idle machine that takes no work any more, as when it is cordoned, has lost its use then."""
+"""An idle machine that is cordoned or drained may end some time later: its block looks when."""
 
 _WOKEN = "UPDATE blocks SET woken_at = coalesce(:since, clock_timestamp()) WHERE id = :id"

@@ -14,7 +14,7 @@ from temporalio.client import Client
 
 from longshore.activities.buying import order_rows
 from longshore.activities.buying import purchase_rows as rows
-from longshore.activities.buying.block_scene import idle_since, unwanted
+from longshore.activities.buying.block_scene import CLOSED_SINCE, idle_since, unwanted
 from longshore.activities.buying.handover import hand_over, nodes_that_go_on
 from longshore.activities.buying.ledger import book_use
 from longshore.activities.buying.machine_ends import MachineEnds, why_failed
@@ -40,6 +40,7 @@ from longshore.models.market import Machine, MachineState
 from longshore.models.purchase import PurchaseRequest
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.block_end import resale_window
+from longshore.scheduling.buying.scale_down import closed_until
 
 _TO_STOP = timedelta(seconds=30)
 """What stopping takes beside the grace of a job."""
@@ -120,7 +121,9 @@ class BlockActivities:
                 and not await _may_be_warm(connection, block)
             ):
                 look_at = now + _IDLE_POLL
-        moments = (look_at, restart.look_at, bill_at, shut.until if shut and decides else None)
+            may_end = await _closed_until(connection, block, idle_at, now)
+        opens = shut.until if shut and decides else None
+        moments = (look_at, may_end, restart.look_at, bill_at, opens)
         over = block["state"] != "STARTING" and not left and not restart.possible
         idle = ""
         if idle_at is not None and idle_at <= now:
@@ -256,6 +259,21 @@ async def _idle_at(connection: AsyncConnection, block: rows.Row) -> datetime | N
     return since + policy.idle_after if since is not None and _may_leave(block, policy) else None
 
 
+async def _closed_until(
+    connection: AsyncConnection, block: rows.Row, idle_at: datetime | None, now: datetime
+) -> datetime | None:
+    """Return when a machine may end that is idle, and cordoned or drained; None where it may
+    already, or is not."""
+    if idle_at is None:
+        return None
+    closed = await connection.scalar(text(_CLOSED), {"id": block["id"]})
+    if closed is None:
+        return None
+    policy = (await load_pool(connection, block["pool"])).buying
+    until = closed_until(closed, idle_at - policy.idle_after, policy)
+    return until if until > now else None
+
+
 def _may_leave(block: rows.Row, policy: BuyingPolicy) -> bool:
     """Return whether the policy says when machines end and what is sold (`BlockScene.may_leave`):
     also where it buys no more, of what it has bought."""
@@ -330,6 +348,8 @@ _USE = """
                           WHERE p.node_id = n.id AND p.ended_at IS NULL) AS held) AS u ON true
      WHERE o.key = :id GROUP BY o.is_machine
 """
+
+_CLOSED = f"SELECT max({CLOSED_SINCE}) FROM nodes n WHERE n.block_id = :id"
 
 _NEVER_CAME = """
     SELECT b.decision ->> 'kind' = 'let-go' AND NOT EXISTS (

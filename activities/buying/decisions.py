@@ -114,8 +114,8 @@ class BuyingActivities:
             return bought
 
     async def _note_kept_back(self, spec: PoolSpec, need: PoolNeed) -> None:
-        """Note which jobs who pays keeps back now, of those for which something was bought: what
-        is idle meanwhile was not bought in vain."""
+        """Note which jobs who pays keeps back now, of those for which something was bought that is
+        there now: what is idle meanwhile was not bought in vain."""
         funding = spec.packing.funding
         if funding is None:
             return
@@ -384,4 +384,15 @@ _CAPS = """
 """The caps of `longshore market caps`, and what is committed today; as the trigger
 `purchase_commits` looks at them."""
 
-_KEPT_BACK = "UPDATE queue SET kept_back_at = clock_timestamp() WHERE job_id = ANY(:ids)"
+_KEPT_BACK = """
+    UPDATE queue q SET kept_back_at = clock_timestamp()
+     WHERE q.job_id = ANY(:ids)
+       AND EXISTS (SELECT FROM purchases p
+                     JOIN machines m ON m.purchase_id = p.id
+                     JOIN nodes n ON n.id = m.name
+                    WHERE p.pool = q.pool AND p.created_at >= q.queued_at
+                      AND jsonb_exists(p.decision -> 'serves', q.job_id)
+                      AND (n.state = 'READY'
+                           OR n.state_since >= clock_timestamp() - interval '2 minutes'))
+"""
+"""Where what was bought for it is there, or was just now: only then is that forgiven."""

@@ -342,7 +342,9 @@ _LOST = f"""
 
 _BOUGHT_FOR = """
     SELECT q.job_id, p.id, p.created_at, p.ended_at, m.ready, m.shared, m.came,
-           coalesce(q.kept_back_at >= m.ready_until, false) AS kept_back,
+           coalesce(q.kept_back_at BETWEEN m.ready_until - interval '2 minutes'
+                                       AND m.ready_until + interval '2 minutes', false)
+               AS kept_back,
            EXISTS (SELECT FROM orders o
                     WHERE o.purchase_id = p.id AND o.is_machine) AS by_use
       FROM purchases p
@@ -353,8 +355,8 @@ _BOUGHT_FOR = """
                       AND NOT coalesce(bool_or(n.state = 'LOST'), false) AS ready,
                   count(n.id) > 0 AS came,
                   -- What buys notes once in a while who is kept back.
-                  CASE WHEN bool_or(n.state = 'READY') THEN clock_timestamp()
-                       ELSE max(n.state_since) - interval '2 minutes' END AS ready_until,
+                  CASE WHEN NOT bool_or(n.state = 'READY') THEN max(n.state_since) END
+                      AS ready_until,
                   coalesce(bool_or(EXISTS (SELECT FROM placements l
                                             WHERE l.node_id = n.id AND l.job_id <> q.job_id)),
                            false) AS shared

@@ -7,10 +7,11 @@ are decided about at one moment do not both leave where one would do.
 
 from collections.abc import Collection
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 
 from longshore.models.block_end import BlockScene
+from longshore.models.buying import BuyingPolicy
 from longshore.models.job import Tier
 from longshore.models.node import Node, NodeState
 from longshore.scheduling.buying.fleet import Fleet, fleet_of, names_under_way
@@ -18,6 +19,9 @@ from longshore.scheduling.buying.warm_target import bought_for, counts, short_of
 
 MOST_QUEUED = 256
 """Jobs of the queue that are looked at."""
+CLOSED_GRACE = timedelta(minutes=10)
+"""An empty machine that is cordoned or drained is kept for so long at least: who cordons a node,
+as to restart its agent, may uncordon it."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -59,13 +63,25 @@ def may_be_sold(scene: BlockScene) -> list[str]:
 def is_removable(scene: BlockScene) -> bool:
     """Return whether all machines of the block may leave: a cluster ends as one.
 
-    Empty ones that take no work are of no use to anybody, and count for no warm target: those that
-    are cordoned or drained, and those whose agents have fallen silent.
+    Empty ones are of no use to anybody, and count for no warm target, whose agents have fallen
+    silent, or that have been cordoned or drained for long enough (`closed_until`). What takes no
+    work for another reason may by itself again: a full disk, an agent that starts anew.
     """
     if not scene.machines or scene.jobs:
         return False
+    if all(machine.lost for machine in scene.machines):
+        return True
+    until = _closed_until(scene)
+    if until is not None and scene.now < until:
+        return False
     mine = {machine.name for machine in scene.machines if machine.takes_work}
-    return mine <= set(removable_nodes(scene))
+    return mine <= set(removable_nodes(scene)) if mine else _is_closed(scene)
+
+
+def closed_until(closed: datetime, idle: datetime, policy: BuyingPolicy) -> datetime:
+    """Return when a machine may end that is cordoned or drained since `closed`, and on which
+    nothing runs since `idle`."""
+    return max(closed, idle) + max(CLOSED_GRACE, policy.idle_after)
 
 
 def is_cancellable(scene: BlockScene) -> bool:
@@ -100,8 +116,13 @@ def why_retained(scene: BlockScene) -> str:
         return "a job runs there"
     free = {node.id for node in _idle(scene, fleet)}
     takes = [machine.name for machine in scene.machines if machine.takes_work]
+    until = _closed_until(scene)
     if not takes:
-        return "it takes no work, as its node is cordoned or drained"
+        return _why_closed_is_kept(scene, until)
+    if until is not None and scene.now < until and set(takes) <= set(removable_nodes(scene)):
+        return (
+            f"a node of it is cordoned or drained, and may be uncordoned until {until:%H:%M} UTC"
+        )
     if free.isdisjoint(takes):
         return "a job is to start there"
     mine = {machine.name for machine in scene.machines}
@@ -112,6 +133,32 @@ def why_retained(scene: BlockScene) -> str:
     if target.needs(mine):
         return "the pool's warm target wants it"
     return "the pool's warm target wants it: another idle machine, which costs more, goes first"
+
+
+def _closed_until(scene: BlockScene) -> datetime | None:
+    """Return when those of its machines may end that are cordoned or drained; None without any."""
+    closed = [each.closed_since for each in scene.machines if each.closed_since is not None]
+    if not closed:
+        return None
+    idle = scene.block.idle_since
+    return closed_until(max(closed), idle or max(closed), scene.policy)
+
+
+def _is_closed(scene: BlockScene) -> bool:
+    """Return whether all machines of the block have come, and no node will take work by itself."""
+    closed = all(each.lost or each.closed_since is not None for each in scene.machines)
+    return closed and len(scene.machines) >= scene.block.expects
+
+
+def _why_closed_is_kept(scene: BlockScene, until: datetime | None) -> str:
+    """Return why a block is kept of which no node takes work."""
+    if len(scene.machines) < scene.block.expects:
+        return "not all of its machines are up"
+    if until is None or not _is_closed(scene):
+        return "it takes no work now, and may by itself again (`longshore nodes` says why)"
+    nodes = "its node is" if len(scene.machines) == 1 else "its nodes are"
+    again = "it is" if len(scene.machines) == 1 else "they are"
+    return f"{nodes} cordoned or drained: it ends at {until:%H:%M} UTC unless {again} uncordoned"
 
 
 def fleet_of_scene(scene: BlockScene) -> Fleet:

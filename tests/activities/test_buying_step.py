@@ -111,6 +111,14 @@ async def test_what_stood_idle_while_a_quota_kept_its_job_back_was_not_bought_in
     await waiting.rows("UPDATE queue SET kept_back_at = kept_back_at - interval '10 minutes'")
     assert not await kept_back(), "it was kept back before, and not while the node was there"
 
+    noted = "SELECT kept_back_at FROM queue WHERE job_id = 'b'"
+    (before,) = await waiting.rows(noted)
+    await waiting.rows("UPDATE nodes SET state_since = clock_timestamp() - interval '1 hour'")
+    await _decide(waiting)
+    assert await waiting.rows(noted) == [before], "nothing of it is there any more"
+    await waiting.rows("UPDATE queue SET kept_back_at = clock_timestamp()")
+    assert not await kept_back(), "as for another purchase: it was in vain an hour ago"
+
 
 async def test_a_machine_on_its_way_has_what_its_offer_promised(ledger: Ledger):
     """With what machines of its type usually have it would be too small for the job that it was

@@ -11,7 +11,7 @@ from longshore.models.block import BlockState
 from longshore.models.buying import BuyingPolicy
 from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
-from longshore.scheduling.buying import repeat_guard
+from longshore.scheduling.buying import repeat_guard, scale_down
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec, reaches
@@ -59,8 +59,12 @@ async def test_a_machine_that_never_had_a_job_ends_as_soon(buyer: Buyer):
     await buyer.agrees()
 
 
-async def test_a_warm_machine_that_is_cordoned_ends(buyer: Buyer, longshore: Longshore):
-    """A cycle finds that it is of no use any more: by itself its block looks in five minutes."""
+async def test_a_warm_machine_that_is_cordoned_ends(
+    buyer: Buyer, longshore: Longshore, monkeypatch: pytest.MonkeyPatch
+):
+    """A cycle finds that it is closed, and its block when that is long enough: by itself it looks
+    in five minutes."""
+    monkeypatch.setattr(scale_down, "CLOSED_GRACE", IDLE_AFTER)
     buyer.market.book()
     await may_buy(buyer, fast_warm_gpus=1, instance_types=["1xH100"], idle_after="1s")
     job = await longshore.submit(
@@ -72,8 +76,12 @@ async def test_a_warm_machine_that_is_cordoned_ends(buyer: Buyer, longshore: Lon
         " WHERE p.job_id = :id", id=job.job_id,
     )  # fmt: skip
     await longshore.cordon(up[0]["id"], "a new disk")
+    (closed,) = await buyer.rows("SELECT state_since FROM nodes WHERE id = :id", id=up[0]["id"])
     end = await buyer.ended(up[0]["block_id"])
     assert "nothing has run" in end.reason
+    (machine,) = await buyer.rows("SELECT ended_at FROM machines WHERE name = :id", id=up[0]["id"])
+    after = machine["ended_at"] - closed["state_since"]
+    assert IDLE_AFTER <= after <= IDLE_AFTER + WITHIN
 
 
 @pytest.mark.parametrize(

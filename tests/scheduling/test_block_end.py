@@ -306,14 +306,72 @@ def test_a_machine_that_is_billed_as_it_runs_is_let_go_when_idle_but_for_the_war
     assert decision.reason.startswith(said)
 
 
+def a_closed(name: str = "n1", minutes: float = 11) -> BlockMachine:
+    since = NOW - timedelta(minutes=minutes)
+    return BlockMachine(name=name, takes_work=False, closed_since=since)
+
+
 @pytest.mark.parametrize("warm", [0, 8])
-def test_an_empty_machine_that_takes_no_work_ends_also_in_a_pool_that_keeps_some_warm(warm: int):
+def test_an_empty_machine_that_is_cordoned_ends_also_in_a_pool_that_keeps_some_warm(warm: int):
     closed = a_release("n1", state=NodeState.DRAINING)
-    machines = (BlockMachine(name="n1", takes_work=False),)
-    scene = a_scene(closed, block=by_use(), machines=machines, policy={"fast_warm_gpus": warm})
+    scene = a_scene(
+        closed, block=by_use(), machines=(a_closed(),), policy={"fast_warm_gpus": warm}
+    )
     assert decide_block(scene).kind is BlockOptionKind.LET_GO
+    waits = scene.model_copy(update={"queue": (a_job("next", 8),)})
+    assert decide_block(waits).kind is BlockOptionKind.LET_GO
     job = scene.model_copy(update={"jobs": (a_job_there("n1"),)})
     assert "a job runs there" in decide_block(job).reason
+
+
+@pytest.mark.parametrize(
+    ("closed", "idle", "idle_after", "kept"),
+    [
+        (9, 600, "1m", 1),  # idle for hours: it counts from the cordon
+        (600, 9, "1m", 1),  # drained for hours, with a job that has just ended
+        (11, 30, "20m", 9),
+        (10, 10, "1m", 0),
+    ],
+)
+def test_a_machine_that_is_cordoned_is_kept_for_a_while(
+    closed: float, idle: float, idle_after: str, kept: float
+):
+    scene = a_scene(
+        a_release("n1", state=NodeState.DRAINING), machines=(a_closed(minutes=closed),),
+        block=by_use(idle_since=NOW - timedelta(minutes=idle)), policy={"idle_after": idle_after},
+    )  # fmt: skip
+    decision = decide_block(scene)
+    if not kept:
+        assert decision.kind is BlockOptionKind.LET_GO
+        return
+    at = NOW + timedelta(minutes=kept)
+    said = f"its node is cordoned or drained: it ends at {at:%H:%M} UTC unless it is uncordoned"
+    assert decision.kind is BlockOptionKind.KEEP
+    assert decision.reason.endswith(said)
+
+
+def test_a_machine_that_takes_no_work_but_may_by_itself_again_is_kept():
+    """Its disk is full, or its agent starts anew."""
+    away = BlockMachine(name="n1", takes_work=False)
+    scene = a_scene(a_release("n1", state=NodeState.GONE), block=by_use(), machines=(away,))
+    assert "may by itself again" in decide_block(scene).reason
+    both = scene.model_copy(update={"machines": (away, a_closed("n2"))})
+    assert "may by itself again" in decide_block(both).reason
+
+
+def test_a_cluster_of_which_one_machine_is_not_up_yet_is_kept():
+    closed = a_release("n1", state=NodeState.DRAINING)
+    scene = a_scene(closed, block=by_use(expects=2), machines=(a_closed(),))
+    assert "not all of its machines are up" in decide_block(scene).reason
+
+
+def test_an_idle_cluster_of_which_one_machine_was_just_cordoned_is_kept_for_a_while():
+    pool = (a_release("n1", state=NodeState.DRAINING), a_release("n2"))
+    machines = (a_closed(minutes=1), BlockMachine(name="n2"))
+    scene = a_scene(*pool, block=by_use(), machines=machines)
+    assert "may be uncordoned until" in decide_block(scene).reason
+    later = scene.model_copy(update={"machines": (a_closed(), machines[1])})
+    assert decide_block(later).kind is BlockOptionKind.LET_GO
 
 
 def test_a_cluster_of_which_one_machine_takes_no_work_is_kept_while_a_job_is_to_start_there():
