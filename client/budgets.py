@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from temporalio.client import Client
 
 from longshore.activities.failpoints import failpoint
@@ -13,7 +14,7 @@ from longshore.activities.funding.outlasting import ends_sooner, load_ends, note
 from longshore.activities.funding.views import budgets_view, tenants_view, why_no_budget
 from longshore.activities.signals import Signals
 from longshore.client.reading import Reading
-from longshore.models.errors import NotFoundError
+from longshore.models.errors import LongshoreError, NotFoundError
 from longshore.models.funding import Budget, Tenant
 from longshore.models.funding_views import (
     BudgetChange,
@@ -70,7 +71,8 @@ class BudgetControl(BudgetReading):
         """Make the budgets of these tenants what is given, all or none of them.
 
         What is not in one of them any more is removed. The next cycles close the charges that no
-        longer fit. Raises SpecError for a window in the past, RefusedError for a cut below what is
+        longer fit. The answer has no notes of envelopes that end sooner where these cannot be had
+        just then. Raises SpecError for a window in the past, RefusedError for a cut below what is
         lent.
         """
         tenants = {budget.tenant for budget in budgets}
@@ -86,8 +88,11 @@ class BudgetControl(BudgetReading):
         if not sooner:
             return edit
         # Nobody waits for the locks of the edit while this counts.
-        async with self._db().snapshot() as connection:
-            notes = await notes_of_ends(connection, sooner)
+        try:
+            async with self._db().snapshot() as connection:
+                notes = await notes_of_ends(connection, sooner)
+        except (LongshoreError, DBAPIError, TimeoutError):
+            return edit  # it is stored, whatever can be said of it
         return edit.model_copy(update={"notes": (*edit.notes, *notes)})
 
     async def remove_budget(self, tenant: str) -> BudgetEdit:

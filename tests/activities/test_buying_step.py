@@ -1,6 +1,7 @@
 """A decision about buying is made from one moment of the database."""
 
 import asyncio
+import errno
 import json
 from datetime import timedelta
 
@@ -8,11 +9,13 @@ import pytest
 from sqlalchemy import text
 
 from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.block_scene import CLOSED_SINCE
 from longshore.activities.buying.decisions import BuyingActivities
 from longshore.activities.buying.inputs import read_need
 from longshore.activities.usage import load_pool_to_plan
 from longshore.activities.views import set_pool
 from longshore.models.buying import BuyingPolicy
+from longshore.models.departures import disk_refuses
 from longshore.models.funding import Quotas
 from longshore.models.margins import DEFAULT_MARGINS
 from longshore.models.market import Offer
@@ -118,6 +121,22 @@ async def test_what_stood_idle_while_a_quota_kept_its_job_back_was_not_bought_in
     assert await waiting.rows(noted) == [before], "nothing of it is there any more"
     await waiting.rows("UPDATE queue SET kept_back_at = clock_timestamp()")
     assert not await kept_back(), "as for another purchase: it was in vain an hour ago"
+
+
+@pytest.mark.parametrize(
+    ("why", "closed"),
+    [("a new disk", True), (disk_refuses(errno.EROFS), True), (disk_refuses(errno.ENOSPC), False),
+     (None, False)],
+)  # fmt: skip
+async def test_a_node_is_closed_where_it_does_not_open_by_itself(
+    waiting: Ledger, why: str | None, closed: bool
+):
+    async with waiting.database.transaction() as connection:
+        for statement in _NODE:
+            await connection.execute(text(statement), {"pool": waiting.pool})
+    await waiting.rows("UPDATE nodes SET state = 'DRAINING', drain_reason = :why", why=why)
+    (node,) = await waiting.rows(f"SELECT {CLOSED_SINCE} AS since, n.state_since FROM nodes n")
+    assert node["since"] == (node["state_since"] if closed else None)
 
 
 async def test_a_machine_on_its_way_has_what_its_offer_promised(ledger: Ledger):

@@ -1,14 +1,16 @@
 """What the Temporal UI tells of who pays for a job: an attribute to filter by, and a sentence."""
 
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from temporalio.client import Client
 
 from benchmarks.costs import actions
 from longshore.activities.funding import telling
+from longshore.client import budgets
 from longshore.client.api import Longshore
+from longshore.models.errors import UnavailableError
 from longshore.models.funding import Budget, Envelope, Tenant
 from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id
@@ -27,6 +29,22 @@ async def family(longshore: Longshore) -> tuple[str, str]:
     main = Envelope(name="main", gpus=1, end=None)
     await longshore.apply_budgets([Budget(tenant=red, envelopes=(main,)), Budget(tenant=blue)])
     return red, blue
+
+
+async def test_a_budget_that_is_stored_is_told_so_also_where_its_notes_cannot_be_had(
+    longshore: Longshore, monkeypatch: pytest.MonkeyPatch
+):
+    async def away(*_: object) -> tuple[str, ...]:
+        raise UnavailableError("the capacity database went away")
+
+    monkeypatch.setattr(budgets, "notes_of_ends", away)
+    red, _ = await family(longshore)
+    end = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=0)
+    main = Envelope(name="main", gpus=1, end=end)
+    edit = await longshore.apply_budgets([Budget(tenant=red, envelopes=(main,))])
+    assert edit.changes
+    (stored,) = await longshore.budgets(red)
+    assert [each.spec.end for each in stored.envelopes] == [end]
 
 
 async def funding_class(temporal: Client, job_id: str) -> object:
