@@ -1,5 +1,6 @@
 """What a market bills is in the ledger, whatever became of what was bought."""
 
+import json
 import re
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
@@ -113,10 +114,14 @@ async def test_what_came_to_nothing_counts_as_a_try_whatever_it_cost(
     await eventually(is_queued)  # what was bought before counts for no job
     buyer.market.fault("pod_error", provider="prime")
     bought = await buyer.buy(
-        pod_option(await buyer.an_offer()), decision={"serves": [job.job_id]},
-        ready_within=timedelta(seconds=20),
-    )  # fmt: skip
+        pod_option(await buyer.an_offer()), ready_within=timedelta(seconds=20)
+    )
     assert (bought.state, bought.spent) == (PurchaseState.ENDED, 0)
+    # As if the pool had decided it, which would go on buying for the job.
+    await buyer.rows(
+        "UPDATE purchases SET decision = CAST(:decision AS jsonb) WHERE id = :id",
+        decision=json.dumps({"serves": [job.job_id]}), id=bought.purchase_id,
+    )  # fmt: skip
     async with buying.transaction() as connection:
         need = await read_need(connection, PoolSpec(name=buyer.pool))
     (waits,) = need.unmet.jobs
