@@ -142,9 +142,8 @@ class CycleActivities:
         if reply.waiting:
             turn = await self._preempting.after_cycle(request.pool, request.cycle_id, looked)
             turn = turn and max(turn, LEAST_INTERVAL)
-        await self._blocks.after_cycle(
-            request.pool
-        )  # what was bought ends also where buying is off
+        # What was bought ends also where buying is off.
+        await self._blocks.after_cycle(request.pool)
         if reply.may_buy and (reply.waiting or reply.keeps_warm):
             await self._signals.begin_buying(request.pool)
         await self._kept.note_length(self._database, request.pool)
