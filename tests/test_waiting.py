@@ -10,7 +10,15 @@ LATE = RPCError("Timeout expired", RPCStatusCode.CANCELLED, b"")
 UNKNOWN = RPCError("workflow not found for ID: job-a", RPCStatusCode.NOT_FOUND, b"")
 
 
-@pytest.mark.parametrize("error", [AssertionError("not yet"), UnavailableError("no answer"), LATE])
+@pytest.mark.parametrize(
+    "error",
+    [
+        AssertionError("not yet"),
+        UnavailableError("no answer"),
+        LATE,
+        ConnectionResetError("Connection reset by peer"),
+    ],
+)
 async def test_what_is_not_so_yet_is_asked_again(error: Exception):
     answers: list[object] = [error, "", "there"]
 

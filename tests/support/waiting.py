@@ -23,8 +23,9 @@ async def eventually(
     later, and the machine does not spend itself on asking.
 
     An AssertionError inside `ask` counts as "not yet", and so does a server that did not answer in
-    its time, be it asked directly. After `timeout` seconds (many times what a loaded machine
-    takes) it is raised, or one that shows the last value.
+    its time, be it asked directly, or closed the connection: some do where nothing has come for
+    some seconds, which a loaded machine may take to send a question. After `timeout` seconds (many
+    times what a loaded machine takes) it is raised, or one that shows the last value.
     """
     began = time.monotonic()
     while True:
@@ -33,7 +34,7 @@ async def eventually(
         try:
             answer = ask()
             value = await answer if inspect.isawaitable(answer) else answer
-        except (AssertionError, UnavailableError) as error:
+        except (AssertionError, UnavailableError, ConnectionResetError) as error:
             last_error = error
         except RPCError as error:
             if not isinstance(as_ours(error, "what is waited for"), UnavailableError):
