@@ -27,6 +27,8 @@ KINDS = {
     "PersistentVolumeClaim": "v1",
     "Job": "batch/v1",
     "DaemonSet": "apps/v1",
+    "Deployment": "apps/v1",
+    "Service": "v1",
 }
 OF_TEMPORAL = {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "TEMPORAL_API_KEY"}
 """As temporalio.envconfig reads them."""
@@ -55,7 +57,7 @@ def test_every_document_is_of_a_kind_that_there_is_and_in_one_namespace():
 
 def test_containers_run_commands_and_flags_that_there_are():
     commands = {one["args"][0] for _, one in containers()}
-    assert commands == {"worker", "setup", "agent"}
+    assert commands == {"worker", "setup", "agent", "console"}
     for _, one in containers():
         _refuse_unknown_words(one["args"])
 
@@ -95,13 +97,25 @@ def test_every_store_is_one_that_agents_and_control_workers_reach():
     example = (DEPLOY / "longshore.env.example").read_text()
     assert all(f"\n{name}=" in example for name in stores)
     claims = of_kind("PersistentVolumeClaim")["metadata"]["name"]
-    for kind in ("DaemonSet", "WorkerDeployment"):
+    for kind in ("DaemonSet", "WorkerDeployment", "Deployment"):
         pod = of_kind(kind)["spec"]["template"]["spec"]
         assert {"name": "stores", "persistentVolumeClaim": {"claimName": claims}} in pod["volumes"]
         mounted = [each["mountPath"] for each in pod["containers"][0]["volumeMounts"]]
         for url in given.values():
             path = url.removeprefix("file://")
             assert any(path.startswith(f"{mount}/") for mount in mounted), (kind, url)
+
+
+def test_the_user_of_the_image_may_write_where_it_is_to():
+    uid = int(re.findall(r"^USER (\d+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)[0])
+    for kind in ("DaemonSet", "WorkerDeployment", "Deployment"):
+        pod = of_kind(kind)["spec"]["template"]["spec"]
+        assert pod["securityContext"]["fsGroup"] == uid, kind
+    agent = of_kind("DaemonSet")["spec"]["template"]["spec"]
+    (own,) = agent["initContainers"]
+    state = next(each for each in own["volumeMounts"] if each["name"] == "state")
+    assert own["command"] == ["chown", f"{uid}:{uid}", state["mountPath"]]
+    assert own["securityContext"]["runAsUser"] == 0
 
 
 def test_every_reference_to_the_secret_names_a_key_of_it_and_agents_get_no_database():
