@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from longshore.activities.artifacts.outputs import OutputStore
+from longshore.activities.node.system import users_umask
 from longshore.client.code_walk import OWN_FILE
 from longshore.models.base import Frozen
 from longshore.models.checkpoint import Manifest, StoredFile
@@ -129,6 +130,9 @@ def _bring(store: OutputStore, manifest: Manifest, index: int, target: Path) -> 
         else:
             store.fetch(manifest, index, Path(draft))
             made = Path(draft) / file.path
+            # As code comes to a node: who else may write it says whoever pulls, not the job.
+            wanted = 0o777 if file.mode & stat.S_IXUSR else 0o666
+            made.chmod(wanted & ~users_umask())
         made.replace(target)
 
 

@@ -291,7 +291,8 @@ class CheckpointStore:
                 f"{file.path} of the checkpoint {manifest.name.stem} of {manifest.job_id} is "
                 "damaged"
             )
-        target.chmod(file.mode)
+        # No program of a job runs as whoever fetches it (setuid), be it another user.
+        target.chmod(file.mode & 0o777)
         os.utime(target, ns=(file.modified_ns, file.modified_ns))
 
     def _chunks(self, manifest: Manifest, index: int) -> Iterator[bytes]:

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.node.data_fetch import (
@@ -47,6 +48,7 @@ from longshore.activities.node.file_locks import try_lock
 from longshore.activities.node.output_source import OutputSource
 from longshore.activities.node.system import boot_clock
 from longshore.activities.node.write_share import WriteShare
+from longshore.activities.own_link import is_own_machine
 from longshore.activities.storage import GivenUp, put_local
 from longshore.models.addresses import without_secrets
 from longshore.models.data import TRIES, DataSet, job_of
@@ -214,7 +216,15 @@ class DataCache(DataOnDisk):
         where = without_secrets(source.url)
         if any(source.overlaps(store) for store in self._stores):
             raise ForbiddenError(f"{where} is, or has in it, a store of Longshore's own")
-        if within is None or source.local is None:
+        if within is None:
+            return
+        parts = urlsplit(source.url)
+        if parts.scheme in ("http", "https") and is_own_machine(parts.hostname or ""):
+            raise ForbiddenError(
+                f"a job in an image may not read {where}: it is an address of the node itself, "
+                "which the image may be kept from"
+            )
+        if source.local is None:
             return
         if not any(source.local.is_relative_to(os.path.realpath(each)) for each in within):
             raise ForbiddenError(

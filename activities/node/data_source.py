@@ -16,7 +16,7 @@ from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from longshore.activities.node.index_pages import index_pages
-from longshore.activities.own_link import is_own_link, refuse_own_link
+from longshore.activities.own_link import is_own_link, middlewares_for
 from longshore.activities.storage import connect, is_local, speaking, why_away
 from longshore.models.addresses import file_name, unquoted, without_secrets
 from longshore.models.errors import StoreError
@@ -119,8 +119,10 @@ class DataSource:
         """Raises StoreError where what reads such a URL is not installed."""
         self.url = url
         self._is_http = url.startswith(("http:", "https:"))
-        client = {"timeout": _limits(), "middlewares": (refuse_own_link,)} if self._is_http else {}
-        options = {"client_kwargs": client} if client else {}
+        options: dict[str, Any] = {}
+        if self._is_http:
+            client = {"timeout": _limits(), "middlewares": middlewares_for(url)}
+            options = {"client_kwargs": client}
         try:
             self._fs, self._root = connect(url, **options)
             if self._is_http:

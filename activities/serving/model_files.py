@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from longshore.activities.own_link import refuse_own_link
+from longshore.activities.own_link import middlewares_for
 from longshore.activities.serving.gguf import MOST_TENSORS, NotGGUFError, read_header
 from longshore.activities.storage import address, connect, is_local, speaking, why_away
 from longshore.models.addresses import without_secrets
@@ -94,7 +94,7 @@ def connect_model(url: str, *, whole: bool = False) -> tuple[Any, str]:
         ends = ClientTimeout(
             total=None if whole else within, sock_connect=within, sock_read=within
         )
-        options = {"client_kwargs": {"timeout": ends, "middlewares": (refuse_own_link,)}}
+        options = {"client_kwargs": {"timeout": ends, "middlewares": middlewares_for(url)}}
     try:
         return connect(url, **options)
     except StoreError as error:

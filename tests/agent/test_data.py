@@ -289,6 +289,11 @@ async def test_a_job_in_an_image_cannot_have_files_of_the_node_as_data(
         report = await box.report("true", data=digits(f"file://{tmp_path}/{path}"))
         assert report.failure is FailureClass.START, path
         assert "a job in an image may not read file://" in report.message
+    with serving(tmp_path) as served:
+        report = await box.report("true", data=digits(f"{served.url}agent-token"))
+    assert report.failure is FailureClass.START
+    assert f"a job in an image may not read {served.url}agent-token" in report.message
+    assert not served.asked
 
 
 async def test_links_that_lead_out_of_a_data_set_bring_nothing(
@@ -372,8 +377,9 @@ async def test_what_clouds_tell_machines_is_no_data(box: LocalNode, host: str):
 
 
 async def test_a_job_in_an_image_sees_its_data_and_waits_for_it(
-    image_box: LocalNode, served: Served, tmp_path: Path
+    image_box: LocalNode, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(data_cache, "is_own_machine", lambda host: False)  # as of another machine
     served.held_back = {"two.csv"}
     gone = {"gone": {"from": (tmp_path / "shared/nowhere").as_uri()}}
     run = image_box.start(

@@ -136,6 +136,44 @@ async def test_no_redirect_leads_to_the_own_link_of_the_machine(
     assert paths_of(f"{served.url}aside/a.csv") == ["a.csv"]
 
 
+@pytest.mark.parametrize("path", ["a.csv", ""])
+async def test_no_redirect_from_elsewhere_leads_to_the_machine_itself(
+    served: Served, monkeypatch: pytest.MonkeyPatch, path: str
+):
+    """localhost stands for elsewhere."""
+    (served.folder / "a.csv").write_text("secret")
+    there = served.url.replace("127.0.0.1", "localhost")
+    served.moved[f"/moved/{path}"] = f"{served.url}{path}"
+    monkeypatch.setattr(own_link, "is_own_machine", lambda host: host == "127.0.0.1")
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1\S+ is an address of the machine itself"):
+        paths_of(f"{there}moved/{path}")
+    assert paths_of(f"{there}{path}") == ["a.csv"]
+    if path:
+        assert paths_of(f"{served.url}moved/{path}") == ["a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("host", "link", "machine"),
+    [
+        ("169.254.169.254", True, False),
+        ("::ffff:169.254.169.254", True, False),
+        ("64:ff9b::a9fe:a9fe", True, False),
+        ("fd20:ce::254", True, False),
+        ("fd00:ec2::254", True, False),
+        ("fe80::1", True, False),
+        ("127.0.0.1", False, True),
+        ("2130706433", False, True),
+        ("0.0.0.0", False, True),
+        ("::1", False, True),
+        ("64:ff9b::7f00:1", False, True),
+        ("192.0.2.1", False, False),
+        ("2001:db8::1", False, False),
+    ],
+)
+def test_addresses_of_the_own_link_and_of_the_machine_itself(host: str, link: bool, machine: bool):
+    assert (own_link.is_own_link(host), own_link.is_own_machine(host)) == (link, machine)
+
+
 @pytest.mark.parametrize("link", ["%2e%2e", "a%2Fb", "val/..%2F..%2Fetc", "a%00b", "val/%2e%2e/x"])
 async def test_links_whose_decoded_name_leads_elsewhere_are_refused(served: Served, link: str):
     (served.folder / "index.html").write_text(f'<a href="{link}">x</a>')

@@ -1,6 +1,7 @@
 """`longshore pull`, and what names the outputs of a job."""
 
 import json
+import stat
 import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from longshore.activities.artifacts.outputs import OutputStore
+from longshore.activities.node.system import USERS_UMASK
 from longshore.client.api import Longshore
 from longshore.client.calls import known_job
 from longshore.client.code_files import find_files
@@ -104,6 +106,27 @@ def test_no_later_job_brings_along_what_was_pulled(tmp_path: Path) -> None:
     assert {file.path for file in find_files(code).files} == {"train.py"}
     (code / ".longshoreignore").touch()
     assert {file.path for file in find_files(code).files} == {".longshoreignore", "train.py"}
+
+
+@pytest.mark.parametrize(("given", "brought"), [(0o6777, 0o755), (0o4700, 0o755), (0o622, 0o644)])
+def test_no_program_of_a_job_runs_as_whoever_pulls_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: int, brought: int
+) -> None:
+    """And nobody else may write to what is brought."""
+    monkeypatch.setenv(USERS_UMASK, "22")
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "run").write_text("#!/bin/sh\n")
+    (made / "run").chmod(given)
+    store = OutputStore((tmp_path / "store").as_uri())
+    draft = Manifest(
+        job_id="job-a", attempt=1, number=1, prefix="", files=(), bytes=0, saved_at=AT,
+        published_at=AT, node_id="node-a",
+    )  # fmt: skip
+    kept = store.keep(made, ("*",), draft, threading.Event())
+    for fetched in (("run",), ()):
+        assert pull(store, (kept,), tmp_path / "here").fetched == fetched
+        assert stat.S_IMODE((tmp_path / "here/run").stat().st_mode) == brought
 
 
 async def test_a_job_that_made_none_of_its_outputs_is_told_so(
