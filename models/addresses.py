@@ -33,8 +33,13 @@ _HOST = re.compile(
 )
 _PASSWORD = re.compile(r"""(?<=://)([^/?#@\s:"']*):([^/?#\s"']*)@""")
 _USER_OF_HTTP = re.compile(r"""(https?://)[^/?#\s"']+@""", re.IGNORECASE)
-_PARAMETER = re.compile(r"""([?&])([^?&=\s]*)=[^&#\s"']*""")
-_SECRET_NAME = re.compile(r"password|secret|token|key|signature|^sig$", re.IGNORECASE)
+_PARAMETER = re.compile(r"""([?&])([^?&=\s]*)=([^&#\s"']*)""")
+_SECRET_NAME = re.compile(
+    r"passw|pwd|secret|token|key|signature|\bsig$|auth|access|credential|jwt|hmac|hdn|session",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.+%=~:-]{24,}", re.ASCII)
+"""As long as a token, of letters and digits: a parameter may have any name."""
 
 
 def parse_address(value: object) -> object:
@@ -120,8 +125,10 @@ def without_secrets(text: str) -> str:
 
 
 def _without_value(found: re.Match[str]) -> str:
-    """Return a parameter of a query, without its value where its name says that it is secret."""
-    return f"{found[1]}{found[2]}=***" if _SECRET_NAME.search(found[2]) else found[0]
+    """Return a parameter of a query, without its value where its name says that it is secret, or
+    the value looks so."""
+    is_secret = _SECRET_NAME.search(found[2]) or _SECRET_VALUE.fullmatch(found[3])
+    return f"{found[1]}{found[2]}=***" if is_secret else found[0]
 
 
 Address = Annotated[str | None, BeforeValidator(parse_address, json_schema_input_type=str | int)]

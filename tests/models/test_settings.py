@@ -157,7 +157,7 @@ def test_passwords_in_urls_are_masked():
     assert without_secrets("postgresql://me:pa:ss@h:1/db?x=1") == "postgresql://me:***@h:1/db?x=1"
     assert without_secrets("s3://b/x?secret_key=abc&y=2") == "s3://b/x?secret_key=***&y=2"
     assert without_secrets("https://h/x?a=1&X-Sig=5&sig=6&MyToken=7#f") == (
-        "https://h/x?a=1&X-Sig=5&sig=***&MyToken=***#f"
+        "https://h/x?a=1&X-Sig=***&sig=***&MyToken=***#f"
     )
     assert without_secrets("postgresql://me@h/db") == "postgresql://me@h/db"
     assert without_secrets("ssh://git@h/a https://h/a@b") == "ssh://git@h/a https://h/a@b"
@@ -173,6 +173,15 @@ def test_passwords_in_urls_are_masked():
             "https://h/d?X-Amz-Date=1&X-Amz-Signature=***",
         ),
         ("https://h/d?sv=1&sig=ab%3D&design=2", "https://h/d?sv=1&sig=***&design=2"),
+        (
+            "https://h/d?hdnts=exp~5&auth=1&jwt=a.b&f=2",
+            "https://h/d?hdnts=***&auth=***&jwt=***&f=2",
+        ),
+        ("https://h/d?x=Zm9vYmFyYmF6cXV4MTIzNA==", "https://h/d?x=***"),
+        (
+            "https://h/d?f=data/2026/a-long-name-of-a-file.csv",
+            "https://h/d?f=data/2026/a-long-name-of-a-file.csv",
+        ),
     ],
 )
 def test_what_signs_a_url_and_a_user_that_may_be_a_token_are_masked(url: str, shown: str):
