@@ -33,8 +33,7 @@ class FundingReading(BudgetReading):
         Raises NotFoundError, and RefusedError for one that has ended.
         """
         job_id = await self._resolve(ref)
-        async with self._db().snapshot() as connection:
-            return await fund_view(connection, job_id, self.settings.margins)
+        return await fund_view(self._db(), job_id, self.settings.margins)
 
     async def usage(
         self, since: datetime, *, by: UsedBy = UsedBy.TENANT, tenant: str | None = None
