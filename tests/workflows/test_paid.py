@@ -12,7 +12,7 @@ from longshore.activities.funding import telling
 from longshore.activities.signals import Signals
 from longshore.client import budgets
 from longshore.client.api import Longshore
-from longshore.models.errors import UnavailableError
+from longshore.models.errors import SpecError, UnavailableError
 from longshore.models.funding import Budget, Envelope, Tenant
 from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id
@@ -72,6 +72,13 @@ async def test_a_change_is_stored_and_told_so_where_the_pools_cannot_be_woken(
     assert [len(edit.changes) for edit in edits] == [1, 0, 1]
     (tenant,) = [each for each in await longshore.tenants() if each.name == red]
     assert tenant.shares == 3
+
+
+async def test_who_holds_a_gpu_at_a_time_that_has_not_come_is_not_told(longshore: Longshore):
+    found = await longshore.leases()
+    assert (await longshore.leases(found.at)).at == found.at
+    with pytest.raises(SpecError, match=r"^at: give a time that has passed$"):
+        await longshore.leases(found.at + timedelta(hours=1))
 
 
 async def funding_class(temporal: Client, job_id: str) -> object:
