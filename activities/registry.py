@@ -12,7 +12,7 @@ from longshore.activities.database import Database
 from longshore.activities.departures import end_as_bought
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
-from longshore.activities.pokes import mark_poked, services_on
+from longshore.activities.pokes import mark_poked, mark_poked_if_useful, services_on
 from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import to_mb, to_milli
@@ -82,8 +82,8 @@ class RegistryActivities:
     @activity.defn
     @reports_errors
     async def drain_node(self, request: DrainRequest) -> None:
-        """Stop placing on a node, or start again; what runs there goes on. Services with replicas
-        there look whether these are to be replaced.
+        """Stop placing on a node, or start again; what runs there goes on. Its pool looks at who
+        waits, and services with replicas there whether these are to be replaced.
 
         Raises StaleError when the node has been registered anew or has ended since.
         """
@@ -109,10 +109,12 @@ class RegistryActivities:
             if pool is None:
                 raise StaleError(f"node {request.node_id} has ended or was registered anew")
             services = await services_on(connection, request.node_id)
-            first = not request.draining and await mark_poked(connection, pool)
+            # Who waits for what a closed node has is told another reason, or another start.
+            mark = mark_poked_if_useful if request.draining else mark_poked
+            first = await mark(connection, pool)
         await self._signals.poke_services(services)
         # A retry cannot know whether the one before it got as far as the signal.
-        if first or (not request.draining and activity.info().attempt > 1):
+        if first or activity.info().attempt > 1:
             await self._signals.poke_pool(pool)
 
     @activity.defn

@@ -153,7 +153,8 @@ def set_(
             if as_json:
                 print_json(edit)
             return None
-        await api.set_tenant(tenant)
+        for each in (await api.set_tenant(tenant)).notes:
+            warn(each)
         return tenant
 
     tenant = call(store)
@@ -250,4 +251,6 @@ def remove(tenant: TENANT, as_json: JSON = False) -> None:
     edit = call(lambda api: api.remove_budget(tenant))
     if as_json:
         return print_json(edit)
+    for each in edit.notes:
+        warn(each)
     return say(f"tenant {tenant} has no budget any more, and pays for all that it uses")

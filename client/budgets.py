@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from temporalio.client import Client
+from temporalio.service import RPCError
 
 from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.checks import apply_with_notes, check_budgets, check_tenant
@@ -13,6 +14,7 @@ from longshore.activities.funding.hours import with_hours
 from longshore.activities.funding.outlasting import ends_sooner, load_ends, notes_of_ends
 from longshore.activities.funding.views import budgets_view, tenants_view, why_no_budget
 from longshore.activities.signals import Signals
+from longshore.client.errors import as_ours
 from longshore.client.reading import Reading
 from longshore.models.errors import LongshoreError, NotFoundError
 from longshore.models.funding import Budget, Tenant
@@ -58,22 +60,23 @@ class BudgetControl(BudgetReading):
 
     temporal: Client
 
-    async def set_tenant(self, tenant: Tenant) -> None:
+    async def set_tenant(self, tenant: Tenant) -> BudgetEdit:
         """Store where a tenant stands, its shares and quotas; it is made where it is new.
 
-        Raises NotFoundError for a parent that is not known, RefusedError for a circle in the tree.
+        The answer has notes alone: that the pools could not be told, where that is so. Raises
+        NotFoundError for a parent that is not known, RefusedError for a circle in the tree.
         """
         async with self._db().transaction() as connection:
             await set_tenant(connection, tenant)
-        await self._wake_pools()
+        return BudgetEdit(notes=await self._wake_pools())
 
     async def apply_budgets(self, budgets: Sequence[Budget]) -> BudgetEdit:
         """Make the budgets of these tenants what is given, all or none of them.
 
         What is not in one of them any more is removed. The next cycles close the charges that no
-        longer fit. The answer has no notes of envelopes that end sooner where these cannot be had
-        just then. Raises SpecError for a window in the past, RefusedError for a cut below what is
-        lent.
+        longer fit; the notes of the answer say where the pools could not be told. It has no notes
+        of envelopes that end sooner where these cannot be had just then. Raises SpecError for a
+        window in the past, RefusedError for a cut below what is lent.
         """
         tenants = {budget.tenant for budget in budgets}
         async with self._db().transaction() as connection:
@@ -84,7 +87,8 @@ class BudgetControl(BudgetReading):
                 await failpoint("apply_budgets.before-commit")
         if edit.changes:
             await failpoint("apply_budgets.after-commit")
-            await self._wake_pools()
+            not_told = await self._wake_pools()
+            edit = edit.model_copy(update={"notes": (*edit.notes, *not_told)})
         if not sooner:
             return edit
         # Nobody waits for the locks of the edit while this counts.
@@ -102,16 +106,25 @@ class BudgetControl(BudgetReading):
         """
         async with self._db().transaction() as connection:
             await remove_budget(connection, tenant)
-        await self._wake_pools()
         gone = BudgetChange(tenant=tenant, what="budget", edit=Edit.REMOVED)
-        return BudgetEdit(changes=(gone,))
+        return BudgetEdit(changes=(gone,), notes=await self._wake_pools())
 
-    async def _wake_pools(self) -> None:
-        """Have the pools decide anew that have jobs: who pays for them may be another now."""
-        async with self._db().transaction() as connection:
-            pools = list(await connection.scalars(text(_IN_USE)))
-        for pool in pools:
-            await Signals(self.temporal).poke_pool(pool)
+    async def _wake_pools(self) -> tuple[str, ...]:
+        """Have the pools decide anew that have jobs: who pays for them may be another now. Return
+        a note where they cannot be told: what was changed is stored all the same."""
+        try:
+            async with self._db().transaction() as connection:
+                pools = list(await connection.scalars(text(_IN_USE)))
+            for pool in pools:
+                await Signals(self.temporal).poke_pool(pool)
+        except RPCError as error:
+            return (_NOT_TOLD.format(as_ours(error, "pool")),)
+        except (LongshoreError, DBAPIError, TimeoutError) as error:
+            return (_NOT_TOLD.format(error),)
+        return ()
+
+
+_NOT_TOLD = "it is stored, but the pools were not told, and go by it when they look next: {}"
 
 
 _IN_USE = """

@@ -365,8 +365,7 @@ class Explainer:
         if funding is None or job.id not in funding.held:
             return None
         try:
-            async with self._database.snapshot() as connection:
-                found = await fund_view(connection, job.id, self._settings.margins)
+            found = await fund_view(self._database, job.id, self._settings.margins)
         except RefusedError:  # it has started or ended meanwhile
             return None
         return tuple(remedy.says for remedy in found.remedies)

@@ -7,11 +7,13 @@ from longshore.activities.funding.fund import fund_view
 from longshore.activities.funding.use import funding_state, leases_at, usage, with_slots
 from longshore.activities.funding.views import why_no_tenant
 from longshore.client.budgets import BudgetReading
-from longshore.models.errors import NotFoundError
+from longshore.models.errors import NotFoundError, SpecError
 from longshore.models.fund_view import FundView
 from longshore.models.funding_use import FundingState, Leases, Payers, Usage, UsedBy
 from longshore.models.text import format_gpus
 from longshore.models.visible import visible
+
+NOT_YET = "at: give a time that has passed"
 
 
 class FundingReading(BudgetReading):
@@ -33,8 +35,7 @@ class FundingReading(BudgetReading):
         Raises NotFoundError, and RefusedError for one that has ended.
         """
         job_id = await self._resolve(ref)
-        async with self._db().snapshot() as connection:
-            return await fund_view(connection, job_id, self.settings.margins)
+        return await fund_view(self._db(), job_id, self.settings.margins)
 
     async def usage(
         self, since: datetime, *, by: UsedBy = UsedBy.TENANT, tenant: str | None = None
@@ -59,13 +60,17 @@ class FundingReading(BudgetReading):
     ) -> Leases:
         """Return who held GPUs at a moment, or holds them now, and who paid for them then.
 
-        Raises NotFoundError for a node, a GPU or a job that is not known.
+        Raises NotFoundError for a node, a GPU or a job that is not known, SpecError for a moment
+        that has not come, by the database's clock: nobody knows yet.
         """
         job_id = await self._resolve(job) if job is not None else None
         if node_id is not None:
             await self._known_gpu(node_id, gpu_index)
         async with self._db().snapshot() as connection:
-            moment = at or await clock(connection)
+            now = await clock(connection)
+            moment = at or now
+            if moment > now:
+                raise SpecError("leases", (NOT_YET,))
             job_ids = () if job_id is None else await with_slots(connection, job_id)
             found = await leases_at(
                 connection, moment, node_id=node_id, gpu_index=gpu_index, job_ids=job_ids

@@ -109,7 +109,11 @@ WHY = Annotated[str, typer.Option(help="Why; shown with the node.")]
 
 
 def cordon(node: NODE, reason: WHY = "", as_json: JSON = False) -> None:
-    """Place no new job on a node; running jobs continue."""
+    """Place no new job on a node; running jobs continue.
+
+    A bought machine that is billed as it runs ends once it has been cordoned and idle for ten
+    minutes (`idle_after` where that is longer). Uncordon it before to keep it.
+    """
     _say(call(lambda api: api.cordon(node, reason)), as_json)
 
 
@@ -155,7 +159,7 @@ def drain(
     Jobs with checkpoints are moved at once, the others finish. With a deadline all jobs may stay
     until they have to save or stop for the node to be empty by then. A replica of a service stays
     until another is ready elsewhere; with a deadline it waits for that as long as it can, and for
-    half of the time at least.
+    half of the time at least. A bought machine that is billed as it runs ends as with `cordon`.
     """
     within = _time("--deadline", deadline) if deadline is not None else None
     status = call(lambda api: api.drain(node, reason, deadline=within, now=at_once))
@@ -171,6 +175,8 @@ def _say(status: NodeStatus, as_json: bool) -> None:
         return None
     leave = ", and its jobs leave" if status.clearing else ""
     say(f"{node} takes no new job{leave} ({status.reason}). Undo: longshore uncordon {node}")
+    if status.note:
+        warn(status.note)
     return None
 
 

@@ -1,5 +1,6 @@
 """Steering nodes: cordon, drain, and the way back; and blocks, which end for good."""
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -7,11 +8,13 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError
 from temporalio.workflow import UpdateMethodMultiParam
 
+from longshore.activities.buying.closed_machines import ends_closed
 from longshore.client.errors import as_ours
 from longshore.client.late_answers import carried_out
+from longshore.client.reading import Reading
 from longshore.models.block import block_workflow_id
 from longshore.models.departures import NodeDrain
-from longshore.models.errors import EndedError, RefusedError
+from longshore.models.errors import EndedError, RefusedError, UnavailableError
 from longshore.models.messages import CommandReason, node_workflow_id
 from longshore.models.node_messages import NodeStatus
 from longshore.workflows.block import BlockWorkflow
@@ -20,15 +23,19 @@ from longshore.workflows.node import NodeWorkflow
 C = TypeVar("C")
 
 
-class NodeControl:
+class NodeControl(Reading):
     """What the client can ask of nodes and blocks."""
 
     temporal: Client
 
     async def cordon(self, node_id: str, reason: str = "") -> NodeStatus:
-        """Place nothing more on a node; what runs there goes on."""
+        """Place nothing more on a node; what runs there goes on.
+
+        A bought machine that is billed as it runs ends when it has been idle so for ten minutes,
+        or for `idle_after` of its pool where that is longer: the `note` of the answer says so.
+        """
         command = CommandReason(reason=reason)
-        return await self._update_node(node_id, NodeWorkflow.cordon, command)
+        return await self._closed(await self._update_node(node_id, NodeWorkflow.cordon, command))
 
     async def uncordon(self, node_id: str, reason: str = "") -> NodeStatus:
         """Let a node take jobs again, after a cordon or a drain."""
@@ -51,7 +58,7 @@ class NodeControl:
         """
         by = datetime.now(UTC) + deadline if deadline is not None else None
         drain = NodeDrain(reason=reason, move=True, by=by, at_once=now)
-        return await self._update_node(node_id, NodeWorkflow.drain, drain)
+        return await self._closed(await self._update_node(node_id, NodeWorkflow.drain, drain))
 
     async def terminate_block(self, block_id: str, reason: str = "") -> None:
         """End a block early: its jobs are moved with their grace, then its machines stop.
@@ -75,6 +82,14 @@ class NodeControl:
 
     let_go = terminate_block
     """Its name before; for one version."""
+
+    async def _closed(self, status: NodeStatus) -> NodeStatus:
+        """Return how a node is that takes no job any more, with what becomes of its machine."""
+        with suppress(UnavailableError):  # it is closed, whatever can be said of it
+            async with self._db().transaction() as connection:
+                note = await ends_closed(connection, status.node_id)
+            return status.model_copy(update={"note": note})
+        return status
 
     async def _update_node(
         self,

@@ -1,16 +1,16 @@
 """The REST API of budgets, and of who pays for what: what the commands print with --json."""
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from longshore.client.funding_reading import NOT_YET
 from longshore.console.api import PROBLEMS, ForPrograms
 from longshore.console.fleet import Fleet
 from longshore.console.fleet_api import JobRef
 from longshore.console.problems import ApiError, Problem
 from longshore.models.base import Instant, Name
-from longshore.models.errors import RefusedError
+from longshore.models.errors import RefusedError, SpecError
 from longshore.models.fund_view import FundView
 from longshore.models.funding_use import FundingState, Leases, Payers, Usage, UsedBy
 
@@ -64,9 +64,12 @@ def router(fleet: Fleet) -> APIRouter:
         """A row for each GPU, or part of one: `longshore leases --json`."""
         if gpu is not None and node is None:
             raise ApiError(422, "invalid", "gpu: name its node too", field="gpu")
-        if at is not None and at > datetime.now(UTC):
-            raise ApiError(422, "invalid", "at: give a time that has passed", field="at")
-        return await fleet.leases(at, node, gpu, job)
+        try:
+            return await fleet.leases(at, node, gpu, job)
+        except SpecError as error:
+            if NOT_YET not in error.problems:
+                raise
+            raise ApiError(422, "invalid", NOT_YET, field="at") from error
 
     @routes.get("/jobs/{job_id}/payers", summary="Who pays for a job, and who has paid")
     async def payers(job_id: JobRef) -> Payers:

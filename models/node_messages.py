@@ -149,6 +149,8 @@ class NodeStatus(Wire):
     expires_at: Instant | None = None
     reason: Reason = ""
     since: Instant | None = None
+    note: str = Field(default="", exclude_if=lambda note: not note)
+    """Of a bought machine that is closed: when it ends so. The client adds it."""
 
 
 # --- processes ----------------------------------------------------------------------------

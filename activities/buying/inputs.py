@@ -35,11 +35,11 @@ from longshore.models.buying import (
 from longshore.models.errors import LongshoreError
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
-from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Offer, OrderBook, Window
+from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook, Window
 from longshore.models.placement import RunningJob
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import PurchaseOption, order_key
-from longshore.scheduling.buying.exclusions import why_refused, with_refused
+from longshore.scheduling.buying.exclusions import with_refusal, with_refused
 from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from longshore.scheduling.buying.options import windows_to_ask
 from longshore.scheduling.buying.types_to_ask import types_to_ask
@@ -218,11 +218,10 @@ async def look_at(
     jobs = [job.request for job in unmet.jobs if not why_unverifiable(job.request)]
     looks = (_look(market, jobs, policy, now, closed.get(market.name, "")) for market in markets)
     views = await asyncio.gather(*looks)
-    known = {(each.provider, each.seller, each.image): each for each in refused}
     return tuple(
         view.model_copy(
             update={
-                "offers": tuple(_marked(offer, known) for offer in view.offers),
+                "offers": tuple(with_refusal(offer, refused) for offer in view.offers),
                 "quotes": tuple(with_refused_rows(quote, refused) for quote in view.quotes),
             }
         )
@@ -235,11 +234,6 @@ def with_refused_rows(quote: BookQuote, refused: Sequence[RefusedOffer]) -> Book
     if isinstance(quote.answer, NoQuote):
         return quote
     return quote.model_copy(update={"answer": with_refused(quote.answer, refused)})
-
-
-def _marked(offer: Offer, refused: Mapping[tuple[str, str, str], RefusedOffer]) -> Offer:
-    known = refused.get((offer.provider, offer.seller, offer.image))
-    return offer if known is None else offer.model_copy(update={"refused": why_refused(known)})
 
 
 async def _look(

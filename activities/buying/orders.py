@@ -65,7 +65,11 @@ from longshore.models.purchase import (
 )
 from longshore.models.records.buying import OrderRow
 from longshore.models.settings import Settings
-from longshore.scheduling.buying.present_policy import why_not_ordered, within_price
+from longshore.scheduling.buying.present_policy import (
+    why_not_ordered,
+    why_not_quoted,
+    within_price,
+)
 
 _POLL_EVERY = 1.0
 _ON_THE_WAY = timedelta(seconds=5)
@@ -243,10 +247,11 @@ class OrderActivities:
             found = await connection.execute(text(_BOUGHT_BY), {"id": request.purchase_id})
             purchase = found.one()
             pool = await load_pool(connection, purchase.pool, self._settings.margins)
-            policy, tier = pool.purchasing, Tier(purchase.tier)
+            policy = pool.purchasing
+            tier = Tier(purchase.tier) if purchase.decided else None
             refused = await market_refusals.refused_offers(connection, policy)
-        if purchase.decided:
-            if why := why_not_ordered(option, option.offer, 0, tier, policy):
+        if tier is not None:
+            if why := why_not_quoted(option, policy):
                 return Requote(reason=why)
             option = within_price(option, tier, policy)
         try:
@@ -254,7 +259,9 @@ class OrderActivities:
                 fixed = market.capabilities.fixed_window
                 now = await self._now()
                 window = _window(option, now) if fixed else None
-                return await requoted(market, option, request.nodes, window, now, policy, refused)
+                return await requoted(
+                    market, option, request.nodes, window, now, policy, refused, tier
+                )
         except LongshoreError as error:
             return Requote(reason=str(error))
 

@@ -1,12 +1,15 @@
 """Who would pay for a job, envelope by envelope, as its next cycle would find it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.database import clock
+from longshore.activities.database import Database, clock
 from longshore.activities.funding.planning import Funding, funded_by, read_funding
 from longshore.activities.funding.rows import load_facts
 from longshore.activities.placements import BORROWS
@@ -17,8 +20,12 @@ from longshore.models.funding import FundingClass, FundingCode, PoolFunding
 from longshore.models.funding_use import PaidGPUs
 from longshore.models.job_request import JobRequest
 from longshore.models.margins import Margins
+from longshore.models.node import Node
+from longshore.models.packing import PackingPolicy
+from longshore.models.placement import RunningJob
 from longshore.models.text import count, listed
 from longshore.models.visible import brief, shown
+from longshore.scheduling.bulk.collector import paused
 from longshore.scheduling.durations import run_end
 from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.explain import Explained, Helps, Remedy, Rung, explain
@@ -35,10 +42,28 @@ from longshore.scheduling.order import queue_order
 _NAMED = 5
 
 
-async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) -> FundView:
-    """Return who pays for a job that runs, or would for one that waits; to be read in one
-    snapshot. Of an array it is one of its slots, that waits if one does: they are alike. Raises
-    NotFoundError, and RefusedError for a job that has ended."""
+async def fund_view(database: Database, job_id: str, margins: Margins) -> FundView:
+    """Return who pays for a job that runs, or would for one that waits. Of an array it is one of
+    its slots, that waits if one does: they are alike. Raises NotFoundError, and RefusedError for
+    a job that has ended.
+
+    What would help is tried behind all that wait before it, which may take seconds: in a thread,
+    once the snapshot is over, so that neither its process nor the database waits for it.
+    """
+    async with database.snapshot() as connection:
+        found = await _read(connection, job_id, margins)
+    return found if isinstance(found, FundView) else await asyncio.to_thread(_worked_out, found)
+
+
+def _worked_out(view: Callable[[], FundView]) -> FundView:
+    with paused():
+        return view()
+
+
+async def _read(
+    connection: AsyncConnection, job_id: str, margins: Margins
+) -> FundView | Callable[[], FundView]:
+    """Return who pays for a job; where that has to be worked out, how, from what was read."""
     slot = await connection.scalar(text(_SLOT), {"id": job_id})
     job_id = job_id if slot is None else slot
     row = (await connection.execute(text(_JOB), {"id": job_id})).mappings().first()
@@ -75,7 +100,7 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
     }
     if facts and uses:
         use = max(uses, key=lambda use: use.attempt)
-        return _running(facts, use, now, ends, sized=row["sized"])
+        return partial(_running, facts, use, now, ends, sized=row["sized"])
     spec = await load_pool(connection, row["pool"], margins)
     entries = await load_queue(connection, row["pool"])
     mine = next((one.request for one in entries if one.request.id == job_id), None)
@@ -88,8 +113,28 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
     if funding is None:
         return pays_all
     nodes = await load_nodes(connection, row["pool"])
-    ordered = queue_order(queue, spec.packing, now, nodes, running)
-    packing = funded_by(spec.packing, row["pool"], funding, ordered, now)
+    seen = _Queue(row["pool"], spec.packing, queue, nodes, running, funding, ends, now)
+    return partial(_planned, seen, mine, None if has_budget else pays_all)
+
+
+class _Queue(NamedTuple):
+    """What was read of a job's pool."""
+
+    pool: str
+    packing: PackingPolicy
+    waiting: Sequence[JobRequest]
+    nodes: Sequence[Node]
+    running: Sequence[RunningJob]
+    funding: Funding
+    ends: Mapping[str, datetime]
+    now: datetime
+
+
+def _planned(seen: _Queue, mine: JobRequest, pays_all: FundView | None) -> FundView:
+    """Return who would pay for a job that waits; `pays_all` is of a tenant without a budget."""
+    pool, funding, now = seen.pool, seen.funding, seen.now
+    ordered = queue_order(seen.waiting, seen.packing, now, seen.nodes, seen.running)
+    packing = funded_by(seen.packing, pool, funding, ordered, now)
     paid = packing.funding
     assert paid is not None
     over = paid.over_quota
@@ -97,16 +142,15 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
     free = paid
     if why:
         walls = tuple(lifted(funding.walls, mine.tenant))
-        free = funded_by(
-            spec.packing, row["pool"], funding._replace(walls=walls), ordered, now
-        ).funding
+        lifting = funding._replace(walls=walls)
+        free = funded_by(seen.packing, pool, lifting, ordered, now).funding
         assert free is not None
     ordered = in_turn(ordered, funding.first | funding.freed)
-    if not has_budget:
+    if pays_all is not None:
         return _over(pays_all, why, funding, free, ordered, mine) if why else pays_all
     # What is over its quota asks nobody, and takes no room of those behind it.
     asking = [job for job in ordered if job.id == mine.id or job.id not in over]
-    found = _waiting(funding, row["pool"], asking, mine, now, ends)
+    found = _waiting(funding, pool, asking, mine, now, seen.ends)
     if why:
         return _over(found, why, funding, free, ordered, mine)
     if own := paid.own_nodes.get(mine.id):

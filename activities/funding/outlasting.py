@@ -64,10 +64,14 @@ def outlasting(
     expected: Mapping[str, datetime | None],
     now: datetime,
 ) -> tuple[str, ...]:
-    """Return for which running jobs each of these envelopes pays that may run for longer than it,
-    and for how many of them nobody would pay then."""
+    """Return for which running jobs each of these envelopes pays that are expected to run for
+    longer than it, and for how many of them nobody would pay then; and in one sentence for how
+    many of all that say no duration."""
     _, room = evaluated(facts, now)
     notes: list[str] = []
+    unknown: set[str] = set()
+    unknown_unpaid: set[str] = set()
+    theirs: list[str] = []
     for id in sorted(envelopes):
         owned = facts.envelopes.get(id)
         end = owned.spec.end if owned is not None else None
@@ -83,11 +87,24 @@ def outlasting(
         )
         splits = evaluate(then, end).splits
         unpaid = {job for (job, _), split in splits.items() if split.unfunded} & paid
-        jobs = count(len(paid), "job")
+        longer = {job for job in paid if expected.get(job) is not None}
+        if longer:
+            jobs = count(len(longer), "job")
+            notes.append(
+                f"{owned.tenant}: envelopes.{owned.spec.name}.end: it pays until "
+                f"{end:%Y-%m-%d %H:%M:%S} UTC for {jobs} that may run for longer: "
+                f"{listed(sorted(longer), _NAMED)}; {_then(len(unpaid & longer), len(longer))}"
+            )
+        if paid - longer:
+            unknown |= paid - longer
+            unknown_unpaid |= unpaid - longer
+            theirs.append(f"{owned.tenant}/{owned.spec.name}")
+    if unknown:
+        envelope = "the envelope that pays" if len(theirs) == 1 else "the envelopes that pay"
+        say = "says" if len(unknown) == 1 else "say"
         notes.append(
-            f"{owned.tenant}: envelopes.{owned.spec.name}.end: it pays until "
-            f"{end:%Y-%m-%d %H:%M:%S} UTC for {jobs} that may run for longer: "
-            f"{listed(sorted(paid), _NAMED)}; {_then(len(unpaid), len(paid))}"
+            f"{count(len(unknown), 'job')} {say} no duration, and may outlast {envelope} "
+            f"({listed(theirs, _NAMED)}); {_then(len(unknown_unpaid), len(unknown))}"
         )
     return tuple(notes)
 

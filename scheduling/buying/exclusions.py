@@ -34,6 +34,13 @@ def why_refused(refused: RefusedOffer) -> str:
     return f"refused at {refused.at:%Y-%m-%d %H:%M} UTC: {said[:_MOST_SAID]}"
 
 
+def with_refusal(offer: Offer, refused: Iterable[RefusedOffer]) -> Offer:
+    """Return an offer that says when its seller took no order with its image, if that is so."""
+    of = offer.provider, offer.seller, offer.image
+    known = [each for each in refused if (each.provider, each.seller, each.image) == of]
+    return offer.model_copy(update={"refused": why_refused(known[-1])}) if known else offer
+
+
 def with_refused(book: OrderBook, refused: Iterable[RefusedOffer]) -> OrderBook:
     """Return a book that says of which of its places its market took no order of late."""
     found: dict[str, str] = {}

@@ -13,6 +13,8 @@ from longshore.scheduling.buying.exclusions import takes_books_of, why_excluded
 from longshore.scheduling.buying.fleet import shape_of_offer
 from longshore.scheduling.buying.prices import is_allowed, is_part_allowed
 
+_NOTHING = "its pool buys nothing now (`enabled`)"
+
 
 def why_not_ordered(
     option: PurchaseOption, offer: Offer | None, limit: int, tier: Tier, policy: BuyingPolicy
@@ -20,7 +22,7 @@ def why_not_ordered(
     """Return why no order is made of an option at a limit, in micro-dollars per GPU-hour, by the
     policy of now; empty where it may be. Regions of books are told by their quotes alone."""
     if not policy.enabled:
-        return "its pool buys nothing now (`enabled`)"
+        return _NOTHING
     most = policy.most(tier)
     if most is not None and limit > most:
         said = f"`max_price.{tier}` is {format_dollars(most)} now"
@@ -34,6 +36,16 @@ def why_not_ordered(
     shape = shape_of_offer(offer)
     allowed = shape is None or is_part_allowed(shape, policy)
     return "" if allowed else _no_type(offer.instance_type)
+
+
+def why_not_quoted(option: PurchaseOption, policy: BuyingPolicy) -> str:
+    """Return why the price of an option is not asked again, by the policy of now; empty where it
+    is. Of an option with an offer another one may be taken than it had: each is looked at."""
+    if not policy.enabled:
+        return _NOTHING
+    if option.offer is not None:
+        return ""
+    return why_no_time(option.provider, option.instance_type, policy)
 
 
 def why_no_time(provider: str, instance_type: str, policy: BuyingPolicy) -> str:

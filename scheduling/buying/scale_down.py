@@ -81,7 +81,12 @@ def is_removable(scene: BlockScene) -> bool:
 def closed_until(closed: datetime, idle: datetime, policy: BuyingPolicy) -> datetime:
     """Return when a machine may end that is cordoned or drained since `closed`, and on which
     nothing runs since `idle`."""
-    return max(closed, idle) + max(CLOSED_GRACE, policy.idle_after)
+    return max(closed, idle) + closed_grace(policy)
+
+
+def closed_grace(policy: BuyingPolicy) -> timedelta:
+    """Return for how long an empty machine is kept at least that is cordoned or drained."""
+    return max(CLOSED_GRACE, policy.idle_after)
 
 
 def is_cancellable(scene: BlockScene) -> bool:

@@ -4,12 +4,14 @@ It changes as charges come and go, and counts in thousandths of a GPU. Envelopes
 by their place in lists: what is asked for each job that waits has to be fast.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from heapq import merge
 from typing import Any
 
 from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use, Where
-from longshore.scheduling.funding.holding import Attempt, Paid, Validity, holding
+from longshore.scheduling.funding.holding import Attempt, Paid, Validity, age, holding
 from longshore.scheduling.funding.ladder import (
     OWN,
     RELATIVES,
@@ -21,6 +23,8 @@ from longshore.scheduling.funding.ladder import (
 )
 
 Key = tuple[str, int, int, int]
+_Guest = tuple[int, datetime, str, int, int, tuple[int, ...]]
+"""How many steps away a relative is, and the age of its charge."""
 
 
 class Group:
@@ -98,6 +102,9 @@ class Room:
         self.on: list[dict[Key, Paid]] = [{} for _ in self.ids]
         """By envelope: what it pays for."""
         self.held: dict[Attempt, dict[Key, Paid]] = {}
+        self._guests: dict[int, list[_Guest]] = {}
+        """By envelope from which relatives had to give back: what all of them have, the nearest
+        and oldest first. A long queue asks for the last ones again and again."""
         self.given_back: list[int] = []
         """The envelopes that have come to have more room than before, one after the other."""
         self.changes = 0
@@ -140,6 +147,8 @@ class Room:
             if attempt in self.uses:
                 self.tenants[attempt] = self.uses[attempt].tenant
             self._count(place, paid, amount)
+            if place in self._guests:
+                insort(self._guests[place], _guest(paid))
 
     def remove(self, charge: Charge) -> None:
         """Have an envelope pay no longer."""
@@ -153,6 +162,8 @@ class Room:
         self.pay(place, -paid.charge.amount, charge.lent)
         if paid.steps:
             self._count(place, paid, -paid.charge.amount)
+            if (guests := self._guests.get(place)) is not None:
+                del guests[bisect_left(guests, _guest(paid))]
         self.given_back.append(place)
         self.changes += 1
 
@@ -197,6 +208,23 @@ class Room:
         guests = self.cap_guests[cap]
         found = farther(self.cap_farther[cap], steps)
         return found - sum(guests.get((tenant, at), 0) for at in RELATIVES if at > steps)
+
+    def guests(self, places: Iterable[int], steps: int) -> Iterator[Paid]:
+        """Yield what relatives have who are more steps away: the farthest first, of those the
+        youngest. Nothing may change meanwhile."""
+        each = [self._last_guests(place) for place in places if self.farthest[place] > steps]
+        for guest, place in merge(*each, reverse=True):
+            if guest[0] <= steps:
+                return
+            _, _, job_id, attempt, rank, gpus = guest
+            yield self.on[place][job_id, attempt, rank, gpus[0]]
+
+    def _last_guests(self, place: int) -> Iterator[tuple[_Guest, int]]:
+        guests = self._guests.get(place)
+        if guests is None:
+            found = (_guest(paid) for paid in self.on[place].values() if paid.steps)
+            guests = self._guests[place] = sorted(found)
+        return ((guest, place) for guest in reversed(guests))
 
     # --- envelopes
 
@@ -279,6 +307,10 @@ def lends(owned: Owned) -> int:
 def key_of(charge: Charge) -> Key:
     """Return what tells a charge from others that are open: no GPU is paid for twice."""
     return charge.job_id, charge.attempt, charge.rank, charge.gpus[0]
+
+
+def _guest(paid: Paid) -> _Guest:
+    return paid.steps, *age(paid.charge)
 
 
 def _add(counts: dict[int, int], steps: int, amount: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from longshore.scheduling.funding.facts import Charge, Use
-from longshore.scheduling.funding.holding import Paid, age
+from longshore.scheduling.funding.holding import Paid
 from longshore.scheduling.funding.ladder import OWN
 from longshore.scheduling.funding.room import Key, Room, farther, key_of
 from longshore.scheduling.funding.rungs import Ladder, Rung, ladder_of
@@ -191,19 +191,19 @@ class Taking:
     ) -> None:
         """Have the farthest, of those the youngest, give back until so much is free: none of the
         own tenant, which would lose as much as it gets."""
-        victims = [
-            paid
-            for place in places
-            for paid in self.room.on[place].values()
-            if paid.steps > steps and self.room.tenants[paid.attempt] != self.tenant
-        ]
-        victims.sort(key=lambda paid: (paid.steps, age(paid.charge)))
-        while free[index] < amount:
-            paid = victims.pop()
-            gpus, each = len(paid.charge.gpus), paid.charge.milli
-            count = min(-((free[index] - amount) // each), gpus)
-            self.room.shorten(paid, gpus - count)
-            self.recalled.append((paid, count))
+        lacks = amount - free[index]
+        victims = self.room.guests(places, steps)
+        cuts: list[tuple[Paid, int]] = []
+        while lacks > 0:
+            paid = next(victims)
+            if self.room.tenants[paid.attempt] != self.tenant:
+                each = paid.charge.milli
+                count = min(-(-lacks // each), len(paid.charge.gpus))
+                cuts.append((paid, count))
+                lacks -= count * each
+        for paid, count in cuts:
+            self.room.shorten(paid, len(paid.charge.gpus) - count)
+        self.recalled += cuts
 
     def undo(self) -> None:
         """Give all of it back: nothing has changed."""

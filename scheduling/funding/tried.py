@@ -9,6 +9,7 @@ from typing import NamedTuple
 from longshore.scheduling.funding.cover import cover
 from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.facts import Facts, Use
+from longshore.scheduling.funding.kept import KeptFunding
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.turns import fund
 
@@ -31,34 +32,41 @@ class Turn(NamedTuple):
     def paid(self, facts: Facts, at: datetime) -> bool:
         """Return whether somebody would pay if all were so: what runs and has no payer comes
         first, and then those ahead of it."""
-        return self._tried(facts, at)[0]
+        room = KeptFunding(facts, at).room
+        fund(room, self.ahead)
+        return cover(room, self.use).funded
 
     def least(self, changed: Callable[[int], Facts], most: int | None = None) -> int | None:
         """Return with how much more at least somebody would pay, in thousandths: of what
         is enough for the job alone others may take first. None where no more helps."""
         now = self.room.now
-        helps, others = self._tried(changed(0), now)
-        if helps:
+        others = self._wanted_first(changed(0))
+        if others is None:
             return 0
         top = others + sum(share.amount for share in self.use.shares)
+        top = top if most is None else min(top, most)
+        if self.ahead and not self._replace(ahead=()).paid(changed(top), now):
+            return None  # what does not help the job alone is not tried behind a long queue
         uses = (self.use, *self.ahead, *self.room.facts.uses)
         step = gcd(*(share.milli for use in uses for share in use.shares))
-        tries = range(step, (top if most is None else min(top, most)) + 1, step)
+        tries = range(step, top + 1, step)
         found = bisect_left(tries, True, key=lambda more: self.paid(changed(more), now))
         return tries[found] if found < len(tries) else None
 
-    def _tried(self, facts: Facts, at: datetime) -> tuple[bool, int]:
-        """Return with whether somebody would pay how much others want for which nobody does."""
-        funded, room = evaluated(facts, at)
+    def _wanted_first(self, facts: Facts) -> int | None:
+        """Return how much others want first for which nobody pays; None where somebody pays for
+        the job."""
+        funded, room = evaluated(facts, self.room.now)
         covers = fund(room, self.ahead)
+        if cover(room, self.use).funded:
+            return None
         others = sum(split.unfunded for split in funded.splits.values())
-        others += sum(
+        return others + sum(
             share.amount
             for use in self.ahead
             if not covers[use.job_id].funded
             for share in use.shares
         )
-        return cover(room, self.use).funded, others
 
 
 def held_now(room: Room, use: Use) -> Facts:

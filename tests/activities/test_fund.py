@@ -1,5 +1,7 @@
 """Who would pay for a job, envelope by envelope, as its next cycle finds it."""
 
+import asyncio
+import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,6 +14,7 @@ from longshore.client.use_view import fund_screen
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.fund_view import FundView
 from longshore.models.margins import DEFAULT_MARGINS
+from longshore.scheduling.funding.explain import Explained, explain
 from tests.support.funding import cap, envelope, tenant
 from tests.support.ledger import Ledger
 
@@ -28,8 +31,7 @@ async def funded(ledger: Ledger) -> Ledger:
 
 
 async def asked(ledger: Ledger, job: str) -> FundView:
-    async with ledger.database.snapshot() as connection:
-        return await fund_view(connection, job, DEFAULT_MARGINS)
+    return await fund_view(ledger.database, job, DEFAULT_MARGINS)
 
 
 async def runs(ledger: Ledger, job: str, gpus: int, **spec: Any) -> None:
@@ -88,6 +90,32 @@ async def test_what_helps_is_enough_for_those_before_it_who_wait_for_a_payer_too
     assert "raise envelope red/main to 6 GPUs" in second.remedies[0].says
     await funded.rows("UPDATE envelopes SET milli = 6000")
     assert (await asked(funded, "r2")).funded, "it is as it said"
+
+
+async def test_what_helps_is_tried_in_a_thread_once_the_snapshot_is_over(
+    funded: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    await envelope(funded, "red", milli=2000)
+    await funded.enqueue("j", gpus=4, tenant="red", funding={"unfunded": "wait"})
+    loop, began, goes_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def explained(*args: Any) -> Explained:
+        assert threading.current_thread() is not threading.main_thread()
+        loop.call_soon_threadsafe(began.set)
+        assert goes_on.wait(30)
+        return explain(*args)
+
+    monkeypatch.setattr(fund, "explain", explained)
+    asking = asyncio.create_task(asked(funded, "j"))
+    await asyncio.wait({asking, ready := asyncio.create_task(began.wait())},
+                       return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+    assert ready.done(), "others go on meanwhile"
+    assert not await funded.rows(
+        "SELECT FROM pg_stat_activity WHERE datname = current_database()"
+        " AND state = 'idle in transaction'"
+    )
+    goes_on.set()
+    assert [each.what for each in (await asking).remedies] == ["fewer", "budget", "unfunded"]
 
 
 async def test_no_size_is_named_that_a_job_cannot_have(funded: Ledger):

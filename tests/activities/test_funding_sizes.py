@@ -155,8 +155,7 @@ async def test_a_quota_bounds_its_size_and_not_its_start(red: Ledger):
 async def test_who_asks_is_told_up_to_which_size_it_is_paid_for(red: Ledger):
     await envelope(red, "red", milli=7000)
     await red.enqueue("e", **GANG)
-    async with red.database.snapshot() as connection:
-        view = await fund_view(connection, "e", DEFAULT_MARGINS)
+    view = await fund_view(red.database, "e", DEFAULT_MARGINS)
     assert view.says == "2 OWNED by red/main; it starts on up to 6 of 8 GPUs"
 
 

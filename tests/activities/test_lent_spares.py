@@ -260,8 +260,7 @@ async def test_whoever_borrows_keeps_the_gpus_where_the_gang_ends(lent: Ledger):
     ]  # fmt: skip
     assert rows[0]["ended_at"] == rows[1]["started_at"]
     main = await envelope(lent, "blue", milli=4000)
-    async with lent.database.transaction() as connection:
-        told = await fund_view(connection, "guest", DEFAULT_MARGINS)
+    told = await fund_view(lent.database, "guest", DEFAULT_MARGINS)
     assert told.says == "2 UNFUNDED: preempted first; from the next cycle on 2 OWNED by blue/main"
     await cycle(lent, 3, "guest")
     charged = "SELECT envelope_id FROM charges WHERE job_id = 'guest'"
@@ -370,8 +369,8 @@ async def test_a_lent_gpu_counts_for_the_gang_alone_and_shows_for_both(lent: Led
         hours = await usage(connection, now - timedelta(hours=1))
         by_tenant = await used(connection, now - timedelta(hours=1), now)
         payers = await payers_of(connection, "guest")
-        asked = await fund_view(connection, "guest", DEFAULT_MARGINS)
         node = (await Views(lent.database).nodes(pool=lent.pool))[2]
+    asked = await fund_view(lent.database, "guest", DEFAULT_MARGINS)
     assert {(one.job_id, one.funding, one.borrowed_from, one.spare) for one in both} == {
         ("guest", FundingClass.UNFUNDED, "wide", False),
         ("wide", FundingClass.OWNED, None, True),

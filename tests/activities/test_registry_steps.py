@@ -152,6 +152,29 @@ async def test_a_drain_stays_until_somebody_ends_it(ledger: Ledger, end: NodeSta
     assert await ledger.rows(_NODE) == [{"state": "READY", "epoch": 3}]
 
 
+async def test_a_drain_has_the_pool_look_at_who_waits(ledger: Ledger):
+    await ledger.register()
+    await ledger.enqueue("a")
+    await ledger.rows("UPDATE pools SET poked = false")  # a cycle has begun since
+    before = await ledger.pokes()
+    await _drain(ledger, True)
+    assert await ledger.pokes() == before + 1
+    await _drain(ledger, True)
+    assert await ledger.pokes() == before + 1, "its next cycle has not begun yet"
+    await _drain(ledger, True, delivery=2)
+    assert await ledger.pokes() == before + 2, "the first may not have told it"
+
+
+async def test_a_drain_wakes_no_pool_in_which_nobody_waits(ledger: Ledger):
+    await ledger.register()
+    await ledger.rows("UPDATE pools SET poked = false")
+    before = await ledger.pokes()
+    await _drain(ledger, True)
+    assert await ledger.pokes() == before
+    await _drain(ledger, False)
+    assert await ledger.pokes() == before + 1
+
+
 @pytest.mark.parametrize("over", ["registered anew", "ended", "never there"])
 async def test_a_drain_of_another_registration_is_refused(ledger: Ledger, over: str):
     if over != "never there":

@@ -11,6 +11,7 @@ from longshore.models.block import BlockState
 from longshore.models.buying import BuyingPolicy
 from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
+from longshore.models.text import format_duration
 from longshore.scheduling.buying import repeat_guard, scale_down
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_pool_buys import bought, may_buy
@@ -75,7 +76,13 @@ async def test_a_warm_machine_that_is_cordoned_ends(
         "SELECT n.id, n.block_id FROM nodes n JOIN placements p ON p.node_id = n.id"
         " WHERE p.job_id = :id", id=job.job_id,
     )  # fmt: skip
-    await longshore.cordon(up[0]["id"], "a new disk")
+    status = await longshore.cordon(up[0]["id"], "a new disk")
+    node, block = up[0]["id"], up[0]["block_id"]
+    assert status.note == (
+        f"{node} is billed as it runs (block {block}): it ends once nothing has run there for "
+        f"{format_duration(IDLE_AFTER)}, unless it is uncordoned, or its agent starts anew, "
+        f"before; `longshore block {block}` says when"
+    )
     (closed,) = await buyer.rows("SELECT state_since FROM nodes WHERE id = :id", id=up[0]["id"])
     end = await buyer.ended(up[0]["block_id"])
     assert "nothing has run" in end.reason

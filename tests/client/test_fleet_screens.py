@@ -1,13 +1,16 @@
 """The screens of nodes and pools, and of the whole fleet."""
 
+import json
+
 import pytest
 
-from longshore.client import cycle_view
+from longshore.client import cycle_view, node_commands
 from longshore.client.job_view import jobs_table
 from longshore.client.node_view import cells, node_line, nodes_table, pools_table
 from longshore.client.watch_command import Fleet, changes, fleet_screen
 from longshore.models.cycles import CycleView, PoolCycles
 from longshore.models.job_status import JobState
+from longshore.models.node_messages import NodeStatus
 from longshore.models.pool import PoolSpec
 from longshore.models.views import (
     JobView,
@@ -150,3 +153,18 @@ def test_the_whole_fleet_fits_the_terminal() -> None:
 
 def test_an_empty_fleet_says_what_to_do() -> None:
     assert "`longshore up`" in "\n".join(drawn(fleet_screen(a_fleet(), 80, 24)))
+
+
+def test_who_closes_a_bought_machine_is_warned_that_it_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    closed = NodeStatus(
+        node_id="n", state="READY", epoch=1, draining=True, reason="r", note="n ends"
+    )
+    monkeypatch.setattr(node_commands, "call", lambda _: closed)
+    node_commands.cordon("n")
+    shown = capsys.readouterr()
+    assert shown.out == "n takes no new job (r). Undo: longshore uncordon n\n"
+    assert shown.err == "warning: n ends\n"
+    node_commands.drain("n", as_json=True)
+    assert json.loads(capsys.readouterr().out)["note"] == "n ends"

@@ -5,12 +5,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from benchmarks.costs import actions
 from longshore.activities.funding import telling
+from longshore.activities.signals import Signals
 from longshore.client import budgets
 from longshore.client.api import Longshore
-from longshore.models.errors import UnavailableError
+from longshore.models.errors import SpecError, UnavailableError
 from longshore.models.funding import Budget, Envelope, Tenant
 from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id
@@ -45,6 +47,38 @@ async def test_a_budget_that_is_stored_is_told_so_also_where_its_notes_cannot_be
     assert edit.changes
     (stored,) = await longshore.budgets(red)
     assert [each.spec.end for each in stored.envelopes] == [end]
+
+
+async def test_a_change_is_stored_and_told_so_where_the_pools_cannot_be_woken(
+    longshore: Longshore, node: ScriptedNode, pool: str, monkeypatch: pytest.MonkeyPatch
+):
+    async def away(*_: object) -> None:
+        raise RPCError("connection refused", RPCStatusCode.UNAVAILABLE, b"")
+
+    red, _ = await family(longshore)
+    job_id = (await longshore.submit(a_spec(pool, tenant=red))).job_id
+    await reaches(longshore, job_id, JobState.RUNNING)
+    monkeypatch.setattr(Signals, "poke_pool", away)
+    main = Envelope(name="main", gpus=2, end=None)
+    edits = [
+        await longshore.apply_budgets([Budget(tenant=red, envelopes=(main,))]),
+        await longshore.set_tenant(Tenant(name=red, shares=3)),
+        await longshore.remove_budget(red),
+    ]
+    said = "it is stored, but the pools were not told, and go by it when they look next: Temporal "
+    for edit in edits:
+        (note,) = edit.notes
+        assert note.startswith(said)
+    assert [len(edit.changes) for edit in edits] == [1, 0, 1]
+    (tenant,) = [each for each in await longshore.tenants() if each.name == red]
+    assert tenant.shares == 3
+
+
+async def test_who_holds_a_gpu_at_a_time_that_has_not_come_is_not_told(longshore: Longshore):
+    found = await longshore.leases()
+    assert (await longshore.leases(found.at)).at == found.at
+    with pytest.raises(SpecError, match=r"^at: give a time that has passed$"):
+        await longshore.leases(found.at + timedelta(hours=1))
 
 
 async def funding_class(temporal: Client, job_id: str) -> object:

@@ -1,18 +1,20 @@
 """What would have somebody pay for a job: it does."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.models.funding import FundingTerms, Lending, Sharing
-from longshore.scheduling.funding.cover import cover
+from longshore.models.funding import FundingTerms, Lending, Sharing, WhenUnfunded
+from longshore.scheduling.funding import tried
+from longshore.scheduling.funding.cover import Cover, cover
 from longshore.scheduling.funding.evaluate import evaluate, evaluated
 from longshore.scheduling.funding.explain import Helps, Remedy, explain
 from longshore.scheduling.funding.facts import Capped, Charge, Facts, Use
 from longshore.scheduling.funding.room import Room
+from longshore.scheduling.funding.tried import Turn
 from longshore.scheduling.funding.turns import fund
 from tests.support.funding_scenes import (
     HOUR,
@@ -238,3 +240,32 @@ def test_a_nearer_job_takes_its_own_back_of_those_ahead():
     wanted = use("w", "red", 4, where=WAITING)
     helps = queued(facts, ahead, wanted)
     assert Remedy(Helps.BUDGET, gpus=4, envelope=1) in helps, "blue is farther away"
+
+
+def test_what_does_not_help_a_job_alone_is_not_tried_behind_a_queue(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """No envelope helps below a cap that is used up: one look, however many wait ahead."""
+    facts = facts_of(
+        tree(red=None), [owned(1, "red", 8)], [capped(1, "red", 4, [1])],
+        [use("r", "red", 4)], [paid("r", 1, 4)],
+    )  # fmt: skip
+    wanted = use("w", "red", 2, where=WAITING, terms=FundingTerms(unfunded=WhenUnfunded.WAIT))
+    ahead = [wanted._replace(job_id=f"a{n}") for n in range(50)]
+    turns: list[int] = []
+
+    def funding(room: Room, queue: Sequence[Use]) -> dict[str, Cover]:
+        turns.append(len(queue))
+        return fund(room, queue)
+
+    monkeypatch.setattr(tried, "fund", funding)
+    turn = Turn(Room(facts, NOW), wanted, ahead)
+    larger = facts.envelopes[1]
+    spec = larger.spec
+
+    def changed(more: int) -> Facts:
+        size = spec.model_copy(update={"gpus": spec.gpus + more / 1000})
+        return facts._replace(envelopes={1: larger._replace(spec=size)})
+
+    assert turn.least(changed) is None
+    assert turns == [50, 0]
