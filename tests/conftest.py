@@ -15,6 +15,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.activities.migrations import upgrade
 from longshore.client.api import Longshore
+from longshore.client.connection import compression
 from longshore.client.late_answers import AskAgain
 from longshore.client.payloads import data_converter
 from longshore.client.process import leave
@@ -103,6 +104,7 @@ async def temporal(stack: Stack) -> Client:
     """
     return await Client.connect(
         stack.temporal.address,
+        grpc_compression=compression(stack.temporal.address),
         runtime=start_runtime(stack.settings),
         data_converter=data_converter,
         interceptors=[AskAgain()],
