@@ -101,7 +101,10 @@ async def test_an_update_under_traffic_drops_nothing(
     assert await longshore.undo_rollout(service.name) == 1
 
 
-@pytest.mark.parametrize("deadline", [None, timedelta(minutes=1)], ids=["none", "1m"])
+@pytest.mark.parametrize(
+    "deadline",
+    [pytest.param(None, marks=pytest.mark.exhaustive), timedelta(minutes=1)], ids=["none", "1m"],
+)  # fmt: skip
 async def test_an_engine_of_a_drained_node_is_replaced_before_it_leaves(
     longshore: Longshore, service: ServiceSpec, agent: AgentProcess, settings: Settings,
     tmp_path: Path, pool: str, deadline: timedelta | None,
