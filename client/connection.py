@@ -7,7 +7,9 @@ import re
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import Runtime
+from temporalio.service import GrpcCompression
 
+from longshore.activities.providers.access import is_loopback
 from longshore.client.late_answers import AskAgain
 from longshore.client.payloads import data_converter
 from longshore.client.tracing import tracing
@@ -35,6 +37,7 @@ async def connect(
             return await Client.connect(
                 **config,
                 data_converter=data_converter,
+                grpc_compression=compression(address),
                 runtime=runtime,
                 interceptors=[AskAgain(), *tracing(settings, service)],
             )
@@ -52,6 +55,15 @@ def server_address(settings: Settings) -> str:
     """Return HOST:PORT of the Temporal server. Raises UnavailableError when nothing names one."""
     config = ClientConfig.load_client_connect_config()
     return config.get("target_host") or settings.stack().temporal_address
+
+
+def compression(address: str) -> GrpcCompression:
+    """Return whether messages to and from a server are compressed.
+
+    To a server on this machine it saves nothing, and takes both ends 4 to 7 % of their time of
+    the processor.
+    """
+    return GrpcCompression.NONE if is_loopback(f"//{address}") else GrpcCompression.GZIP
 
 
 def _cause(error: RuntimeError) -> str:

@@ -16,7 +16,7 @@ from longshore.client.explainer import Explainer
 from longshore.client.topology import topology_in
 from longshore.models.settings import Settings
 from longshore.models.topology import FABRIC_LABELS, MOST_GPUS
-from tests.activities.test_damaged_rows import every_third
+from tests.activities.test_damaged_rows import some_of
 from tests.support.control import new_pool
 from tests.support.ledger import Ledger
 
@@ -60,7 +60,7 @@ async def test_no_value_of_json_ends_a_cycle_or_a_look_at_nodes(
     table, column = place.split(".")
     values: Sequence[str] = (*ANY_VALUE, *OF_COLUMN[place])
     if not all_values:
-        values = every_third(values, list(OF_COLUMN).index(place))
+        values = some_of(values, list(OF_COLUMN).index(place))
     other = Ledger(ledger.database, ledger.temporal, new_pool())
     await other.keep_order_of_age()
     await other.register("theirs", gpus=64, cpus=64, ram=1000)

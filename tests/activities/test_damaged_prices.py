@@ -13,7 +13,7 @@ from longshore.activities.views import Views, set_pool
 from longshore.models.money import MOST
 from longshore.models.pool import PoolSpec
 from longshore.models.price_series import PoolPrice, PricePoint, PriceSeries
-from tests.activities.test_damaged_rows import ABSURD, COLUMNS, every_third, is_written
+from tests.activities.test_damaged_rows import ABSURD, COLUMNS, is_written, some_of
 from tests.support.ledger import Ledger
 
 SOURCE = "https://example.com/prices.csv"
@@ -26,7 +26,7 @@ async def test_no_value_that_the_database_takes_stops_others(ledger: Ledger, tab
     number = 0
     columns = await ledger.rows(COLUMNS, table=table)
     for place, (column, kind) in enumerate((each["name"], each["kind"]) for each in columns):
-        for value in every_third(VALUES.get(kind, ()), place):
+        for value in some_of(VALUES.get(kind, ()), place, every=3):
             where = f"pool = '{ledger.pool}'"
             was = await ledger.value(f"SELECT CAST({column} AS text) FROM {table} LIMIT 1")
             if not await is_written(ledger, table, where, column, kind, value):

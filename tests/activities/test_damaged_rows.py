@@ -102,7 +102,7 @@ async def test_no_value_that_the_database_takes_ends_a_cycle(
         for place, (column, kind) in enumerate((each["name"], each["kind"]) for each in columns):
             absurd = ABSURD.get(kind, ())
             values = DECISIONS if column == "decision" else ()
-            for value in (*(absurd if all_values else every_third(absurd, place)), *values):
+            for value in (*(absurd if all_values else some_of(absurd, place)), *values):
                 was = await ledger.value(f"SELECT CAST({column} AS text) FROM {rows} LIMIT 1")
                 if not await is_written(ledger, table, where, column, kind, value):
                     continue
@@ -119,9 +119,12 @@ async def test_no_value_that_the_database_takes_ends_a_cycle(
                 assert await is_written(ledger, table, where, column, kind, was)
 
 
-def every_third(values: Sequence[str], place: int) -> Sequence[str]:
-    """Return some of the values, at least one, and others for the next column."""
-    return values[place % min(3, len(values)) :: 3] if values else values
+def some_of(values: Sequence[str], place: int, *, every: int = 6) -> Sequence[str]:
+    """Return each so manyth of the values, at least one, and others for the next column.
+
+    All are tried on every column by `make faults`.
+    """
+    return values[place % min(every, len(values)) :: every] if values else values
 
 
 async def is_written(

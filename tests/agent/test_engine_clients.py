@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from openai import AsyncOpenAI
 
 from tests.support.http_client import engine_client
 
@@ -62,6 +61,8 @@ async def test_a_test_that_asks_an_engine_again_is_answered(endpoint: str) -> No
 
 
 async def test_the_client_of_openai_asks_again_by_itself(endpoint: str) -> None:
+    from openai import AsyncOpenAI  # 0.3 s for each worker that collects this module
+
     async with AsyncOpenAI(base_url=endpoint, api_key="none") as client:
         for _ in range(3):
             stream = await client.completions.create(model="a", prompt="a", stream=True)

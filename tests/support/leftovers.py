@@ -135,7 +135,7 @@ class Leftovers:
         except (psutil.Error, OSError):
             return False  # of another user, of the kernel, or gone
         # A process may have another environment, or write over it.
-        return any(each.pid == os.getpid() for each in _above(process.pid))
+        return _comes_from_here(process.pid)
 
     def _files(self) -> Iterator[Thing]:
         for folder in self._folders:
@@ -176,11 +176,15 @@ def _ports() -> Iterator[Thing]:
                 yield "port", copy.getsockname()[1]
 
 
-def _above(pid: int) -> list[psutil.Process]:
+def _comes_from_here(pid: int) -> bool:
+    # psutil reads for each ancestor when the machine began: ten times the time of the processor.
+    here = os.getpid()
     try:
-        return psutil.Process(pid).parents()
-    except psutil.Error:
-        return []
+        while pid not in (0, here):
+            pid = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except OSError:
+        return False  # it has ended
+    return pid == here
 
 
 def _name(thing: Thing) -> str:
