@@ -76,6 +76,15 @@ def test_a_file_that_is_linked_and_not_there_is_told(served: Served):
         paths_of(served.url)
 
 
+@pytest.mark.parametrize(
+    "kind", ["TEXT/HTML", "Text/Html; charset=utf-8", "Application/XHTML+xml"]
+)
+def test_a_page_is_one_however_its_kind_is_written(served: Served, kind: str):
+    served.kind = kind
+    served.answers["/"] = "<a href='f.csv'>x</a>"
+    assert paths_of(served.url) == ["f.csv"]
+
+
 @pytest.mark.parametrize("path", [DEEP.parent, DEEP])
 @pytest.mark.parametrize("mode", [0, 0o444, 0o111])
 def test_a_folder_of_this_machine_that_cannot_be_listed_is_told(path: Path, mode: int):
