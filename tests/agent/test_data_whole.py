@@ -118,3 +118,12 @@ class Endless:
 def test_folders_without_end_are_refused():
     with pytest.raises(StoreError, match="has over 500 folders in each other"):
         list(files_below(Endless(), "http://h/", lambda _: True))
+
+
+def test_an_ipv6_address_is_a_source(tmp_path: Path):
+    try:
+        with serving(filled(tmp_path / "source"), "::1") as served:
+            assert paths_of(served.url) == ALL
+            assert paths_of(f"{served.url}part1/f.csv") == ["f.csv"]
+    except OSError:
+        pytest.skip("this machine has no IPv6")
