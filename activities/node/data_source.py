@@ -259,7 +259,8 @@ class DataSource:
 
     def _file(self, path: str, location: str, info: dict[str, Any]) -> SourceFile:
         size = info.get("size")
-        return SourceFile(path, location, None if size is None else int(size), _tag_of(info))
+        known = None if size is None else int(size)
+        return SourceFile(path, location, known, _tag_of(info), executable=_is_program(info))
 
     def _sums(self, files: list[SourceFile]) -> dict[str, str]:
         """Return the digests that the data set has of its own files."""
@@ -280,7 +281,13 @@ def _limits() -> Any:
 
 
 def _tag_of(info: dict[str, Any]) -> str:
-    return next((str(info[name]) for name in _TAGS if info.get(name)), "")
+    tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
+    return f"{tag} program" if _is_program(info) else tag
+
+
+def _is_program(info: dict[str, Any]) -> bool:
+    """Return whether a file of this machine may be executed; nothing else tells a mode."""
+    return bool(info.get("mode", 0) & 0o100)
 
 
 def _with_sum(file: SourceFile, sums: dict[str, str]) -> SourceFile:

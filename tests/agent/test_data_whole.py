@@ -127,3 +127,24 @@ def test_an_ipv6_address_is_a_source(tmp_path: Path):
             assert paths_of(f"{served.url}part1/f.csv") == ["f.csv"]
     except OSError:
         pytest.skip("this machine has no IPv6")
+
+
+async def test_programs_of_a_folder_stay_programs(box: LocalNode, tmp_path: Path):
+    program = filled(tmp_path / "source") / "run"
+    program.write_text("#!/bin/sh\necho ran")
+    (tmp_path / "source/link").symlink_to("run")
+    data = {"digits": {"from": (tmp_path / "source").as_uri(), "start_at": "100%"}}
+    shows = "cd $LONGSHORE_DATA_DIGITS; ./run; ./link; test -x f.csv || echo none"
+    before = DataSource(data["digits"]["from"]).look()
+    program.chmod(0o755)
+    listing = DataSource(data["digits"]["from"]).look()
+    assert listing.digest != before.digest
+    run = box.start(shows, data=data)
+    assert (await run.done).failure is None
+    assert box.output(run.record.key) == "ran\nran\nnone\n"
+    program.chmod(0o644)
+    source = DataSource(data["digits"]["from"])
+    assert [file.path for file in listing.files if not source.is_as_listed(file)] == [
+        "link",
+        "run",
+    ]
