@@ -32,7 +32,11 @@ def connect(url: str, **options: Any) -> tuple[Any, str]:
     if url.startswith("file:"):
         url = unquote(url)  # fsspec takes a %20 for three letters of the path
     try:
-        fs, root = fsspec.url_to_fs(url, use_listings_cache=False, **options)
+        if url.startswith(("http:", "https:")):  # fsspec takes the `::` of an address for a chain
+            kind = url.partition(":")[0]
+            fs, root = fsspec.filesystem(kind, use_listings_cache=False, **options), url
+        else:
+            fs, root = fsspec.url_to_fs(url, use_listings_cache=False, **options)
     except (ImportError, ValueError) as error:
         raise StoreError(
             f"the store {without_secrets(url)} cannot be opened: {error}. Install what it needs "

@@ -35,8 +35,7 @@ class CodeCache:
             # Of somebody else, on a full disk, or in use by another for long: it is whole.
             self._connection = _opened(":memory:")
         except sqlite3.DatabaseError:  # of another version, or damaged: it is a cache
-            path.unlink(missing_ok=True)
-            self._connection = _opened(path)
+            self._connection = _opened_anew(path)
 
     def __enter__(self) -> Self:
         return self
@@ -141,6 +140,14 @@ def _opened(path: Path | str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _opened_anew(path: Path) -> sqlite3.Connection:
+    try:
+        path.unlink(missing_ok=True)
+        return _opened(path)
+    except (OSError, sqlite3.OperationalError):  # in a folder that cannot be written
+        return _opened(":memory:")
 
 
 _TABLES = (

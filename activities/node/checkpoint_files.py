@@ -73,14 +73,15 @@ def moment_of(folder: Path, where: Path) -> Path:
     try:
         moment.mkdir()
         with _telling_depth(), entered(folder) as top:
-            for below, folders, names, here in os.fwalk(".", dir_fd=top):
-                folders[:] = [name for name in folders if not name.endswith(DRAFTS)]
-                for name in [*folders, *names]:
-                    if not name.endswith(DRAFTS):
-                        target = moment / below / name
-                        _require_utf8(f"{below}/{name}".removeprefix("./"))
-                        with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
-                            _take(name, here, target)
+            for below, folders, names, here in os.fwalk(".", dir_fd=top, onerror=_not_entered):
+                found = [name for name in (*folders, *names) if not name.endswith(DRAFTS)]
+                folders.clear()
+                for name in found:
+                    target = moment / below / name
+                    _require_utf8(f"{below}/{name}".removeprefix("./"))
+                    with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
+                        if _take(name, here, target):
+                            folders.append(name)
     except BaseException:
         remove(moment)
         raise
@@ -242,8 +243,15 @@ def _why_left_out(error: OSError | DamagedError) -> str | None:
     return "the agent may not read that" if isinstance(error, PermissionError) else None
 
 
-def _take(name: str, here: int, target: Path) -> None:
-    """Link a file of the open folder `here`, copy a symbolic link; leave out all else."""
+def _not_entered(error: OSError) -> None:
+    """A folder that is left out would be lost with the next attempt."""
+    if not isinstance(error, FileNotFoundError):  # replaced meanwhile
+        raise error
+
+
+def _take(name: str, here: int, target: Path) -> bool:
+    """Link a file of the open folder `here`, copy a symbolic link; leave out all else. Return
+    whether it is a folder."""
     its = os.stat(name, dir_fd=here, follow_symlinks=False)
     if stat.S_ISLNK(its.st_mode):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -258,6 +266,7 @@ def _take(name: str, here: int, target: Path) -> None:
             _copy(name, here, target)
         if not stat.S_ISREG(target.lstat().st_mode):
             target.unlink()  # a link took its place between the two looks
+    return stat.S_ISDIR(its.st_mode)
 
 
 def _copy(name: str, here: int, target: Path) -> None:

@@ -11,11 +11,13 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, islice, takewhile
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from longshore.activities.node.index_pages import index_pages
+from longshore.activities.node.source_walk import files_below, info_of
 from longshore.activities.own_link import is_own_link, middlewares_for
 from longshore.activities.storage import connect, is_local, speaking, why_away
 from longshore.models.addresses import file_name, unquoted, without_secrets
@@ -216,14 +218,15 @@ class DataSource:
                 name = file_name(self.url)
                 refuse_name(self.url, name)
                 return [self._file(name, self._root, info)]
-        below = self._root if not self._is_http else f"{self._root}/"
-        # A folder that cannot be listed would be left out in silence.
-        strict = {"on_error": "raise"} if self._is_http or is_local(self._fs) else {}
-        found: dict[str, Any] = self._fs.find(below, detail=True, **strict)
+        if self._is_http or is_local(self._fs):
+            top = f"{self._root}/" if self._is_http else self._root
+            found = dict(islice(files_below(self._fs, top, self._enters), MOST_FILES + 1))
+        else:  # a bucket, which lists all that it has at once
+            found = self._fs.find(self._root, detail=True)
         files: dict[str, SourceFile] = {}
         links: dict[str, str] = {}
-        for location, info in found.items():
-            path = location.removeprefix(self._root).lstrip("/")
+        for location, info in sorted(found.items(), key=itemgetter(0)):
+            path = self._path(location)
             if not path or path.endswith("/"):
                 continue  # the object that stands for a folder of a bucket
             if self._is_http and (not location.startswith(self._root) or _leads_on(path)):
@@ -237,11 +240,17 @@ class DataSource:
                 links[path] = os.path.relpath(real, self.local)
                 continue
             # An index page tells no size.
-            known = info if info.get("size") is not None else self._fs.info(location)
+            known = info if info.get("size") is not None else info_of(self._fs, location)
             files[path] = self._file(path, location, known)
         linked = with_linked(files, links) if links else files
         return [file if file.path == path else replace(file, path=path)
                 for path, file in linked.items()]  # fmt: skip
+
+    def _path(self, location: str) -> str:
+        return location.removeprefix(self._root).lstrip("/")
+
+    def _enters(self, location: str) -> bool:
+        return not (self._is_http and _leads_on(self._path(location)))
 
     def _decoded(self, path: str) -> str:
         """Return the path that a link of an index page means. Raises SourceError."""
@@ -252,7 +261,8 @@ class DataSource:
 
     def _file(self, path: str, location: str, info: dict[str, Any]) -> SourceFile:
         size = info.get("size")
-        return SourceFile(path, location, None if size is None else int(size), _tag_of(info))
+        known = None if size is None else int(size)
+        return SourceFile(path, location, known, _tag_of(info), executable=_is_program(info))
 
     def _sums(self, files: list[SourceFile]) -> dict[str, str]:
         """Return the digests that the data set has of its own files."""
@@ -273,7 +283,13 @@ def _limits() -> Any:
 
 
 def _tag_of(info: dict[str, Any]) -> str:
-    return next((str(info[name]) for name in _TAGS if info.get(name)), "")
+    tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
+    return f"{tag} program" if _is_program(info) else tag
+
+
+def _is_program(info: dict[str, Any]) -> bool:
+    """Return whether a file of this machine may be executed; nothing else tells a mode."""
+    return bool(info.get("mode", 0) & 0o100)
 
 
 def _with_sum(file: SourceFile, sums: dict[str, str]) -> SourceFile:

@@ -80,7 +80,8 @@ def index_pages() -> Any:
             async with session.get(self.encode_url(url), **{**self.kwargs, **kwargs}) as answer:
                 self._raise_not_found_for_status(answer, url)
                 kind = answer.headers.get("Content-Type", "text/html").partition(";")[0]
-                page = await answer.text(errors="ignore") if kind.strip() in _LINKS_OF else ""
+                is_page = kind.strip().lower() in _LINKS_OF
+                page = await answer.text(errors="ignore") if is_page else ""
             found = links_below(page, url)
             if not detail:
                 return sorted(found)

@@ -11,6 +11,7 @@ import pytest
 from longshore.activities.node.checkpoint_files import files_of, moment_of, remove
 from longshore.models.errors import DamagedError
 from tests.agent.conftest import LocalNode
+from tests.support.nobody import folder_of_nobody
 
 
 @pytest.fixture
@@ -112,6 +113,35 @@ def test_a_name_that_is_no_text_is_refused_and_leaves_nothing(folder: Path, wher
     with pytest.raises(DamagedError, match=r"the name of a file is not UTF-8: \\xff"):
         moment_of(folder, where)
     assert list(where.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0, 0o111])
+def test_a_folder_that_the_agent_may_not_list_is_told_and_leaves_nothing(mode: int):
+    """The rest counted as whole: the next attempt went on without the state of its optimizer."""
+    with folder_of_nobody() as top:
+        folder = top.resolve() / "saved"
+        (folder / "opt/inner").mkdir(parents=True)
+        (folder / "opt/inner/w").write_text("w")
+        (top / "run").mkdir()
+        for shut in (folder / "opt", folder / "opt/inner"):
+            shut.chmod(mode)
+            with pytest.raises(PermissionError, match=shut.name):
+                moment_of(folder, top / "run")
+            shut.chmod(0o755)
+        assert list((top / "run").iterdir()) == []
+
+
+def test_a_link_to_a_folder_that_the_agent_may_not_list_is_a_link():
+    with folder_of_nobody() as top:
+        folder = top.resolve() / "saved"
+        (folder / "part.tmp").mkdir(parents=True)
+        (folder / "part.tmp").chmod(0)
+        (top / "shut").mkdir(mode=0)
+        (folder / "all").symlink_to(top / "shut")
+        (top / "run").mkdir()
+        moment = moment_of(folder, top / "run")
+        assert [(file.path, file.link) for file in files_of(moment)] == [("all", f"{top}/shut")]
+        (folder / "part.tmp").chmod(0o755)
 
 
 @pytest.mark.usefixtures("nests_deep")

@@ -5,9 +5,7 @@ Where these tests run as root they act as another user, as root may write everyw
 
 import logging
 import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,23 +18,10 @@ from longshore.activities.node.runs import RunRecord, RunStore
 from longshore.models.node_messages import ProcessReport
 from longshore.models.placement import PlacementKey
 from tests.agent.conftest import LocalNode
+from tests.support.nobody import folder_of_nobody
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 BEFORE = NOW - timedelta(days=30)
-
-
-@contextmanager
-def work_of_nobody() -> Iterator[Path]:
-    """The work folder of an agent that is not root; no time."""
-    rights = os.geteuid()
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:  # that of pytest is closed to others
-        if rights == 0:
-            os.chown(name, 65534, 65534)
-            os.seteuid(65534)
-        try:
-            yield Path(name)
-        finally:
-            os.seteuid(rights)
 
 
 async def is_over(job_id: str) -> bool:
@@ -74,7 +59,7 @@ def a_pruner(work: Path) -> Pruner:
 
 @pytest.mark.parametrize("mode", [0o555, 0o444, 0o000])
 async def test_closed_folders_of_jobs_and_runs_go_too(mode: int):
-    with work_of_nobody() as work:
+    with folder_of_nobody() as work:
         closed(ended(work, "a", 0) / "work/go/pkg/mod/x@v1", mode)
         ended(work, "b", 1)
         closed(work / "runs/b-1/public/of-the-job", mode)
@@ -84,7 +69,7 @@ async def test_closed_folders_of_jobs_and_runs_go_too(mode: int):
 
 
 def test_a_closed_folder_behind_a_link_stays_closed():
-    with work_of_nobody() as work:
+    with folder_of_nobody() as work:
         closed(work / "other", 0o555)
         closed(work / "own/closed", 0o555)
         (work / "own/link").symlink_to(work / "other")
@@ -97,7 +82,7 @@ def test_a_closed_folder_behind_a_link_stays_closed():
 @pytest.mark.parametrize("mode", [0o555, 0o000])
 @pytest.mark.parametrize("remove", [remove_tree, remove_what_can_be])
 def test_closed_folders_go_however_deep_they_are(remove: Callable[[Path], None], mode: int):
-    with work_of_nobody() as work:
+    with folder_of_nobody() as work:
         for depth in (0, 199, 200, 201, 202, 250, 450):
             closed(work.joinpath("own", *"d" * depth, f"closed-{depth}"), mode)
         for depth in (450, 250, 201, 200, 199):
@@ -109,7 +94,7 @@ def test_closed_folders_go_however_deep_they_are(remove: Callable[[Path], None],
 def test_as_much_as_can_be_is_removed_of_closed_folders_too():
     if os.geteuid():
         pytest.skip("it needs two users")
-    with work_of_nobody() as work:
+    with folder_of_nobody() as work:
         for name in "acd":
             closed(work / "own" / name, 0o000)
         closed(work / "own/b/of-another-user", 0o700)
@@ -175,7 +160,7 @@ async def test_an_agent_starts_whatever_lies_among_its_runs(box: LocalNode):
 
 
 def test_runs_whose_folders_their_jobs_have_closed_are_read():
-    with work_of_nobody() as work:
+    with folder_of_nobody() as work:
         for minute, job in enumerate("abcd"):
             ended(work, job, minute)
         (work / "runs/a-1").chmod(0o000)
@@ -192,7 +177,7 @@ def test_runs_whose_folders_their_jobs_have_closed_are_read():
 def test_a_run_of_another_user_keeps_no_other_from_being_read():
     if os.geteuid():
         pytest.skip("it needs two users")
-    with work_of_nobody() as work:
+    with folder_of_nobody() as work:
         for minute, job in enumerate("ab"):
             ended(work, job, minute)
         os.seteuid(0)

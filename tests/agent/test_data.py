@@ -85,15 +85,6 @@ async def test_files_of_any_name_and_empty_ones_are_there(box: LocalNode, source
     }  # fmt: skip
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may list every folder")
-async def test_a_folder_that_cannot_be_listed_is_told(box: LocalNode, source: Path):
-    (source / "val").chmod(0)
-    run = box.start("echo lacks $LONGSHORE_DATA_MISSING", data=digits(source.as_uri()))
-    assert (await run.done).failure is None
-    assert box.output(run.record.key) == "lacks digits\n"
-    (source / "val").chmod(0o755)
-
-
 async def test_a_bucket_is_a_source(box: LocalNode):
     with object_store() as url:
         fs, root = connect(url)

@@ -1,5 +1,6 @@
 """A data set behind HTTP on this machine, which holds back or refuses what a test wants."""
 
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ class Gate(SimpleHTTPRequestHandler):
         super().__init__(*args, directory=str(served.folder))  # pyright: ignore[reportArgumentType]
 
     def do_GET(self) -> None:
-        if self._moves_on():
+        if self._moves_on() or self._answers():
             return
         name = self.path.rpartition("/")[2]
         self._served.asked.append(name)
@@ -34,7 +35,7 @@ class Gate(SimpleHTTPRequestHandler):
         super().do_GET()
 
     def do_HEAD(self) -> None:
-        if self._moves_on():
+        if self._moves_on() or self._answers():
             return
         if self.path.rpartition("/")[2] in self._served.away:
             self.send_error(503)
@@ -49,6 +50,23 @@ class Gate(SimpleHTTPRequestHandler):
             self.send_header("Content-Length", "0")
             self.end_headers()
         return where is not None
+
+    def _answers(self) -> bool:
+        """Answer as is told for this path, where something is."""
+        answer = self._served.answers.get(self.path)
+        if answer == "":
+            self._served.open.wait(60)
+            self.close_connection = True
+        elif isinstance(answer, int):
+            self.send_error(answer)
+        elif answer is not None:
+            self.send_response(200)
+            self.send_header("Content-Type", self._served.kind)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(answer.encode())
+        return answer is not None
 
     def _break_off(self, file: Path) -> None:
         """Send half of a file, of which the whole is promised."""
@@ -78,6 +96,9 @@ class Served:
         """How often a file ends in its middle."""
         self.moved: dict[str, str] = {}
         """Where paths lead that are redirected."""
+        self.answers: dict[str, int | str] = {}
+        """Of paths: an error, or what is there of this `kind`; "" for nothing before the end."""
+        self.kind = "text/html"
         self.held_back: set[str] = set()
         self.open = threading.Event()
 
@@ -90,11 +111,17 @@ class _Quiet(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
+class _QuietOfIPv6(_Quiet):
+    address_family = socket.AF_INET6
+
+
 @contextmanager
-def serving(folder: Path) -> Iterator[Served]:
+def serving(folder: Path, host: str = "127.0.0.1") -> Iterator[Served]:
     served = Served(folder)
-    server = _Quiet(("127.0.0.1", 0), partial(Gate, served=served))
-    served.url = f"http://127.0.0.1:{server.server_address[1]}/"
+    kind = _QuietOfIPv6 if ":" in host else _Quiet
+    server = kind((host, 0), partial(Gate, served=served))
+    shown = f"[{host}]" if ":" in host else host
+    served.url = f"http://{shown}:{server.server_address[1]}/"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:
