@@ -127,8 +127,10 @@ class BlockWorkflow(Started):
         """Decide what becomes of the block, and do it; return whether to look again at once."""
         verdict = await steps.decide_block(self._ref())
         if verdict.until is not None:
-            block_id = self._block.block_id
-            verdict = await steps.go_on(GoOnRequest(block_id=block_id, until=verdict.until))
+            request = GoOnRequest(
+                block_id=self._block.block_id, until=verdict.until, uses=verdict.uses
+            )
+            verdict = await steps.go_on(request)
         lines = [f"### {verdict.kind.value}", "", verdict.reason, ""]
         workflow.set_current_details(
             "\n".join([*lines, *(f"- {line}" for line in verdict.considered)])
