@@ -56,7 +56,7 @@ def _reporting(
             ) from cause
         except ValidationError as error:
             # Of what is stored: somebody wrote into it by hand, or another version. It may be
-            # mended meanwhile, so it is tried again.
+            # mended meanwhile, so it may be tried again: the policy of the step says whether.
             said = "; ".join(describe_all(error, whole="all of it"))
             text = f"a {error.title} cannot be read: {said}"[:_MOST]
             raise ApplicationError(text, type=type(error).__name__) from None

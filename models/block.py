@@ -126,6 +126,8 @@ class BlockVerdict(Wire):
     """The purchase of the time after it. Its intent is stored."""
     until: Instant | None = None
     """Until when its machine is to go on."""
+    uses: dict[str, int] | None = None
+    """GPU-seconds of each job for which it does."""
 
 
 class ExtendRequest(Wire):

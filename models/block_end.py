@@ -212,8 +212,9 @@ class BlockDecision(Frozen):
     renewal: Renewal | None = None
     until: Instant | None = None
     """Until when a machine that is billed as it runs goes on."""
-    uses: dict[str, int] | None = Field(default=None, exclude_if=lambda uses: uses is None)
-    """GPU-seconds of each job for which it does: whose they are pay for it."""
+    uses: dict[str, int] | None = Field(default=None, exclude=True)
+    """GPU-seconds of each job for which it does: whose they are pay for it. It is not stored, but
+    told (`GoOnRequest`): workers of before cannot read a decision with it."""
 
 
 class GoOnRequest(Wire):
@@ -221,6 +222,8 @@ class GoOnRequest(Wire):
 
     block_id: str
     until: Instant
+    uses: dict[str, int] | None = None
+    """GPU-seconds of each job there in its longer time; None where an older worker decided."""
 
 
 class SaleIntent(Wire):

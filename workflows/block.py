@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from longshore.models.block import (
@@ -14,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
         BlockInput,
         BlockLook,
         BlockRef,
+        BlockVerdict,
         EmptyRequest,
     )
     from longshore.models.block_end import BlockOptionKind, GoOnRequest
@@ -22,6 +24,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows import block_end
     from longshore.workflows import purchase_steps as steps
     from longshore.workflows.arguments import Started
+    from longshore.workflows.options import DATABASE_TIMEOUT, MARKET_TIMEOUT
     from longshore.workflows.starting import start_again
 
 
@@ -63,7 +66,7 @@ class BlockWorkflow(Started):
             if reason:
                 break
             decides = look.decides and not self._draining
-            if (decides or look.goes_on) and await self._decide():
+            if (decides or look.goes_on) and await self._decide(look):
                 continue
             if look.idle and not look.decides and not self._draining:
                 # A job may have been placed at this moment: it finishes, and nothing follows it.
@@ -123,12 +126,16 @@ class BlockWorkflow(Started):
             return look.idle
         return "its time is over" if workflow.now() >= look.ends_at else ""
 
-    async def _decide(self) -> bool:
+    async def _decide(self, look: BlockLook) -> bool:
         """Decide what becomes of the block, and do it; return whether to look again at once."""
-        verdict = await steps.decide_block(self._ref())
-        if verdict.until is not None:
-            block_id = self._block.block_id
-            verdict = await steps.go_on(GoOnRequest(block_id=block_id, until=verdict.until))
+        try:
+            verdict = await self._verdict(look)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            # It stays as it is, and is decided at the next look: whatever that is, its end comes.
+            workflow.logger.warning("nothing is decided of the block now: %s", error.cause)
+            return False
         lines = [f"### {verdict.kind.value}", "", verdict.reason, ""]
         workflow.set_current_details(
             "\n".join([*lines, *(f"- {line}" for line in verdict.considered)])
@@ -143,6 +150,21 @@ class BlockWorkflow(Started):
         if verdict.kind is BlockOptionKind.GO_ON:
             self._draining = False  # where it drained, that was for its end
         return bool(verdict.sales) or verdict.kind in _LOOKS_AGAIN
+
+    async def _verdict(self, look: BlockLook) -> BlockVerdict:
+        """Return what is decided, in time for the drain, or else the end. Raises ActivityError."""
+        verdict = await steps.decide_block(self._ref(), self._left(look))
+        if verdict.until is None:
+            return verdict
+        request = GoOnRequest(
+            block_id=self._block.block_id, until=verdict.until, uses=verdict.uses
+        )
+        return await steps.go_on(request, self._left(look))
+
+    def _left(self, look: BlockLook) -> timedelta:
+        drains = not self._draining and look.drain_at > workflow.now()
+        left = (look.drain_at if drains else look.ends_at) - workflow.now()
+        return max(min(left, MARKET_TIMEOUT), DATABASE_TIMEOUT)
 
     async def _stop_silent(self, machines: tuple[str, ...]) -> None:
         """Stop machines whose agents do not come back: the next look starts others."""

@@ -15,6 +15,9 @@ DATABASE_RETRY = RetryPolicy(
     non_retryable_error_types=["ValidationError"],
 )
 """A database that is away comes back: try for ever, soon at first."""
+BOUGHT_RETRY = replace(DATABASE_RETRY, non_retryable_error_types=[])
+"""Of what is bought and billed, also where a row cannot be read: a worker of another version may
+read it, and whoever gave up would leave a machine that nobody stops."""
 CANCEL_WITHIN = timedelta(seconds=20)
 """A job that may not even be in the database ends after this, whether or not that can be told."""
 CYCLE_RETRY = replace(

@@ -43,7 +43,7 @@ from longshore.models.purchase import (
 )
 from longshore.models.text import format_duration
 from longshore.workflows.options import (
-    DATABASE_RETRY,
+    BOUGHT_RETRY,
     DATABASE_TIMEOUT,
     MARKET_HEARTBEAT_TIMEOUT,
     MARKET_RETRY,
@@ -137,7 +137,7 @@ async def await_empty(request: EmptyRequest) -> int:
         request,
         start_to_close_timeout=left + DATABASE_TIMEOUT,
         heartbeat_timeout=MARKET_HEARTBEAT_TIMEOUT,
-        retry_policy=DATABASE_RETRY,
+        retry_policy=BOUGHT_RETRY,
         summary=f"wait for its jobs to leave, {format_duration(left)} at most",
     )
 
@@ -146,8 +146,11 @@ async def stop_machines(ref: BlockRef) -> None:
     await _at_market(BlockActivities.stop_machines, ref, "stop its machines")
 
 
-async def decide_block(ref: BlockRef) -> BlockVerdict:
-    return await _at_market(BlockDecisionActivities.decide_block, ref, "keep, sell or renew")
+async def decide_block(ref: BlockRef, within: timedelta | None = None) -> BlockVerdict:
+    """Decide what becomes of a block. Raises ActivityError where that has not come `within`."""
+    return await _at_market(
+        BlockDecisionActivities.decide_block, ref, "keep, sell or renew", within
+    )
 
 
 async def extend_machines(request: ExtendRequest) -> AgentsReport:
@@ -157,11 +160,13 @@ async def extend_machines(request: ExtendRequest) -> AgentsReport:
     )  # fmt: skip
 
 
-async def go_on(request: GoOnRequest) -> BlockVerdict:
+async def go_on(request: GoOnRequest, within: timedelta) -> BlockVerdict:
+    """Have a machine go on. Raises ActivityError where that has not come `within`."""
     return await _store(
         MachineExtensionActivities.go_on,
         request,
         f"go on until {request.until:%Y-%m-%d %H:%M} UTC",
+        within,
     )
 
 
@@ -191,22 +196,34 @@ async def close_block(ref: BlockRef) -> BlockEnd:
     return await _store(BlockActivities.close_block, ref, "close its account")
 
 
-async def _store(step: Callable[[Any, A], Awaitable[R]], request: A, summary: str) -> R:
-    """Run a step that touches the capacity database alone."""
+async def _store(
+    step: Callable[[Any, A], Awaitable[R]],
+    request: A,
+    summary: str,
+    within: timedelta | None = None,
+) -> R:
+    """Run a step that touches the capacity database alone, for ever unless it is `within`."""
     return await workflow.execute_activity_method(
         step,
         request,
+        schedule_to_close_timeout=within,
         start_to_close_timeout=DATABASE_TIMEOUT,
-        retry_policy=DATABASE_RETRY,
+        retry_policy=BOUGHT_RETRY,
         summary=summary,
     )
 
 
-async def _at_market(step: Callable[[Any, A], Awaitable[R]], request: A, summary: str) -> R:
-    """Run a step that talks to a market."""
+async def _at_market(
+    step: Callable[[Any, A], Awaitable[R]],
+    request: A,
+    summary: str,
+    within: timedelta | None = None,
+) -> R:
+    """Run a step that talks to a market, for ever unless it is `within`."""
     return await workflow.execute_activity_method(
         step,
         request,
+        schedule_to_close_timeout=within,
         start_to_close_timeout=MARKET_TIMEOUT,
         heartbeat_timeout=MARKET_HEARTBEAT_TIMEOUT,
         retry_policy=MARKET_RETRY,

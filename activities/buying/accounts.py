@@ -77,8 +77,9 @@ OF_PURCHASE = f"""
     a.*, coalesce(p.request #>> '{{options,0,provider}}', '') AS provider,
     coalesce(p.request #>> '{{options,0,instance_type}}', '') AS instance_type,
     coalesce((p.request ->> 'nodes')::int, 1) AS wanted,
-    (SELECT coalesce(jsonb_object_agg(tenant, part), '{{}}')
-       FROM purchase_parts(p.committed, p.split, p.tenant)
-      WHERE p.split IS NOT NULL AND part > 0) AS split_micro_usd
+    (SELECT coalesce(jsonb_object_agg(tenant, part) FILTER (WHERE NOT alone), '{{}}')
+       FROM (SELECT tenant, part, bool_and(tenant = p.tenant) OVER () AS alone
+               FROM purchase_parts(p.committed, p.split, p.tenant, p.longer)
+              WHERE part > 0) AS parts) AS split_micro_usd
 """
 """Of a purchase `p` with the account `a`: that, its first option, and what each tenant pays."""

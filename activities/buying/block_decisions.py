@@ -132,7 +132,7 @@ class BlockDecisionActivities:
             )
         verdict = BlockVerdict(
             kind=decision.kind, reason=decision.reason, considered=lines_of(decision),
-            until=decision.until,
+            until=decision.until, uses=decision.uses,
         )  # fmt: skip
         if decision.kind is BlockOptionKind.SELL:
             terms = scene.terms

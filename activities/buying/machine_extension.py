@@ -3,16 +3,18 @@
 Its market is asked for nothing: it bills the machine until somebody stops it.
 """
 
+import json
 from datetime import datetime
 
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
 from longshore.activities.buying import order_rows
 from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.stored_documents import stored_decision
 from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.node_updates import extend_node, undrain_node
@@ -23,6 +25,7 @@ from longshore.models.job import Tier
 from longshore.models.market import OrderRequest
 from longshore.models.purchase import worst_cost
 from longshore.scheduling.buying.block_end import kept, lines_of
+from longshore.scheduling.buying.caps import DEFAULT_TENANT
 from longshore.scheduling.buying.machine_extension import decides_from
 
 
@@ -38,16 +41,16 @@ class MachineExtensionActivities:
     async def go_on(self, request: GoOnRequest) -> BlockVerdict:
         """Have a machine go on until then, and never end sooner than it would have; in the answer.
 
-        The caps count it as they count a purchase. Where they refuse it, or buying is stopped, or
-        the block ends already, it stays as it is, and the stored decision says why.
+        The caps count it as they count a purchase. Where they refuse it, as any other rule of the
+        database does, or buying is stopped, or the block ends already, it stays as it is, and the
+        stored decision says why.
         """
         try:
             async with self._database.transaction() as connection:
                 refused = await _commit(connection, request)
-        except DBAPIError as error:
-            if (why := rows.refusal_of(error)) is None:
-                raise
-            refused = why
+        except IntegrityError as error:
+            # Whatever rule that is, it holds at the next try too, and the machine has its end.
+            refused = rows.refusal_of(error) or str(error.orig).partition("\n")[0]
         if refused:
             async with self._database.transaction() as connection:
                 return await _keep(connection, request.block_id, refused)
@@ -58,14 +61,12 @@ class MachineExtensionActivities:
         async with self._database.transaction() as connection:
             found = await connection.execute(text(_NODES), {"id": block_id, "ending": ENDING})
             nodes = found.all()
-            decision = await _decision(connection, block_id)
+            verdict = _verdict(BlockOptionKind.GO_ON, await _decision(connection, block_id))
         for node in nodes:
             await extend_node(self._temporal, node.id, node.expires_at)
             if node.ending:
                 await undrain_node(self._temporal, node.id, "its time goes on")
-        return BlockVerdict(
-            kind=BlockOptionKind.GO_ON, reason=decision.reason, considered=lines_of(decision)
-        )
+        return verdict
 
 
 async def store_extension(
@@ -117,33 +118,52 @@ async def _commit(connection: AsyncConnection, request: GoOnRequest) -> str:
     assert order.starts_at is not None
     gpus = order.gpus_per_node * max(order.nodes, 1)
     worst = worst_cost(limit, gpus, request.until - order.starts_at)
-    values = {"id": request.block_id, "until": request.until, "worst": worst, "ending": ENDING}
+    values = {
+        "id": request.block_id, "until": request.until, "worst": worst, "ending": ENDING,
+        "split": await _split(connection, request),
+    }  # fmt: skip
     for statement in (_ORDER_GOES_ON, _BLOCK_GOES_ON, _NODES_GO_ON):
         await connection.execute(text(statement), values)
-    uses = (await _decision(connection, request.block_id)).uses
-    if uses is None:  # as an older version decided
-        await rows.recount(connection, order.purchase_id)
-    else:
-        await rows.recount_longer(connection, order.purchase_id, uses)
+    await rows.recount(connection, order.purchase_id)
     return ""
 
 
+async def _split(connection: AsyncConnection, request: GoOnRequest) -> str | None:
+    """Return by what weights tenants pay for the longer time, as JSON: the GPU-seconds of their
+    jobs there, or the default tenant where there are none. None where an older version decided
+    that does not say it: whoever has paid by then pays for that too."""
+    uses = request.uses
+    if uses is None and (decision := await _decision(connection, request.block_id)) is not None:
+        uses = decision.uses
+    if uses is None:
+        return None
+    return json.dumps(await rows.paying(connection, uses) or {DEFAULT_TENANT: 1})
+
+
 async def _keep(connection: AsyncConnection, block_id: str, why: str) -> BlockVerdict:
-    decision = kept(await _decision(connection, block_id), BlockOptionKind.GO_ON, why)
+    decision = await _decision(connection, block_id)
+    if decision is None:
+        return BlockVerdict(kind=BlockOptionKind.KEEP, reason=f"keep: {why}")
+    decision = kept(decision, BlockOptionKind.GO_ON, why)
     await connection.execute(
         text("UPDATE blocks SET decision = CAST(:decision AS jsonb) WHERE id = :id"),
         {"id": block_id, "decision": decision.model_dump_json(exclude={"block_id"})},
     )
-    return BlockVerdict(
-        kind=BlockOptionKind.KEEP, reason=decision.reason, considered=lines_of(decision)
-    )
+    return _verdict(BlockOptionKind.KEEP, decision)
 
 
-async def _decision(connection: AsyncConnection, block_id: str) -> BlockDecision:
+def _verdict(kind: BlockOptionKind, decision: BlockDecision | None) -> BlockVerdict:
+    if decision is None:
+        return BlockVerdict(kind=kind, reason="what was decided cannot be read here")
+    return BlockVerdict(kind=kind, reason=decision.reason, considered=lines_of(decision))
+
+
+async def _decision(connection: AsyncConnection, block_id: str) -> BlockDecision | None:
+    """Return what was decided; None where only another version can read it."""
     stored = await connection.scalar(
         text("SELECT decision FROM blocks WHERE id = :id"), {"id": block_id}
     )
-    return BlockDecision.model_validate({**(stored or {}), "block_id": block_id})
+    return stored_decision(block_id, stored)
 
 
 _WORK = """
@@ -158,7 +178,12 @@ _WORK = """
 """
 
 _ORDER_GOES_ON = """
-    UPDATE orders SET ends_at = :until, committed = greatest(committed, :worst)
+    UPDATE orders
+       SET ends_at = :until, committed = greatest(committed, :worst),
+           longer = CASE WHEN CAST(:split AS jsonb) IS NULL THEN longer
+                         ELSE coalesce(longer, '[]') || jsonb_build_object(
+                             'after', extract(epoch FROM ends_at - starts_at),
+                             'split', CAST(:split AS jsonb)) END
      WHERE key = :id
 """
 

@@ -16,7 +16,6 @@ from longshore.activities.database import Database
 from longshore.models.errors import NotFoundError
 from longshore.models.purchase import PurchaseRequest, PurchaseState
 from longshore.models.text import format_dollars
-from longshore.scheduling.buying.caps import DEFAULT_TENANT
 
 Row = RowMapping
 _REFUSALS = (
@@ -139,18 +138,9 @@ async def recount(connection: AsyncConnection, purchase_id: str | None) -> None:
     """Bring what a purchase has cost, and may cost yet, to what its orders say.
 
     An order that has cost more than was committed for it counts with what it has cost. While more
-    orders may come it keeps what was planned for it.
+    orders may come it keeps what was planned for it, and longer times of machines come on top.
     """
     await connection.execute(text(_RECOUNT), {"id": purchase_id})
-
-
-async def recount_longer(
-    connection: AsyncConnection, purchase_id: str | None, uses: Mapping[str, int]
-) -> None:
-    """Recount a purchase whose machine goes on: what that costs more is paid by the tenants of the
-    jobs there, by their GPU-seconds; by the default tenant where there are none."""
-    split = await paying(connection, uses) or {DEFAULT_TENANT: 1}
-    await connection.execute(text(_RECOUNT_LONGER), {"id": purchase_id, "by": json.dumps(split)})
 
 
 async def paying(connection: AsyncConnection, uses: Mapping[str, int]) -> dict[str, int]:
@@ -202,35 +192,17 @@ _NOT_TRIED = """
     UPDATE blocks SET tried_at = NULL WHERE id = (SELECT renews FROM purchases WHERE id = :id)
 """
 
-_COMMITTED = """
-    CASE WHEN p.buying THEN greatest(p.planned, o.committed) ELSE o.committed END
-"""
-
-_OF_ORDERS = """
+_RECOUNT = """
+    UPDATE purchases p
+       SET spent = o.spent,
+           committed = CASE WHEN p.buying
+                            THEN greatest(p.planned, o.committed - longer.part) + longer.part
+                            ELSE o.committed END
       FROM (SELECT coalesce(sum(spent), 0) AS spent,
                    coalesce(sum(greatest(committed, spent)), 0) AS committed
-              FROM orders WHERE purchase_id = :id) AS o
+              FROM orders WHERE purchase_id = :id) AS o,
+           (SELECT coalesce(sum(part), 0) AS part FROM longer_parts(:id)) AS longer
      WHERE p.id = :id AND p.state <> 'REFUSED'
-"""
-
-_RECOUNT = f"UPDATE purchases p SET spent = o.spent, committed = {_COMMITTED} {_OF_ORDERS}"
-
-_GROWN = f"""
-    CASE WHEN {_COMMITTED} <= p.committed THEN p.split ELSE (
-        SELECT jsonb_object_agg(tenant, part)
-          FROM (SELECT tenant, sum(part) AS part
-                  FROM (SELECT * FROM purchase_parts(p.committed, p.split, p.tenant)
-                         UNION ALL
-                        SELECT * FROM purchase_parts(({_COMMITTED} - p.committed)::bigint,
-                                                     CAST(:by AS jsonb), p.tenant)) AS each
-                 GROUP BY tenant HAVING sum(part) > 0) AS parts
-        HAVING p.split IS NOT NULL OR array_agg(tenant) <> ARRAY[p.tenant]) END
-"""
-"""The split with what is committed more, each part in micro-dollars; none where the tenant of the
-purchase pays all."""
-
-_RECOUNT_LONGER = f"""
-    UPDATE purchases p SET spent = o.spent, committed = {_COMMITTED}, split = {_GROWN} {_OF_ORDERS}
 """
 
 _END_IF_OVER = """

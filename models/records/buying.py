@@ -93,6 +93,9 @@ class PurchaseRow(SQLModel, table=True):
     """The block whose machines are to go on in what is bought."""
     split: dict[str, int] | None = Field(sa_column=json_column(nullable=True))
     """By what weights tenants pay for it; `tenant` alone where there is none."""
+    longer: dict[str, int] | None = Field(sa_column=json_column(nullable=True))
+    """What of `committed` each tenant pays for longer times of machines: the database says it, by
+    its orders. The split is of the rest."""
 
 
 class OrderRow(SQLModel, table=True):
@@ -141,6 +144,9 @@ class OrderRow(SQLModel, table=True):
     spent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
     refused_finally: bool = Field(default=False, sa_column_kwargs=default_of("false"))
     """Its seller will take no other order with this image either, its market none of this row."""
+    longer: list[dict[str, Any]] | None = Field(sa_column=json_column(nullable=True))
+    """Of a machine that went on: `split`, by what weights tenants pay for its time from `after`
+    so many seconds, each until the next."""
 
     # Of an order to sell.
     block_id: str | None = Field(default=None, foreign_key="blocks.id", sa_type=Text)

@@ -90,7 +90,7 @@ def kept(decision: BlockDecision, kind: BlockOptionKind, why: str) -> BlockDecis
     return decision.model_copy(
         update={
             "kind": chosen.kind, "options": options, "sales": (), "renewal": None,
-            "until": None, "reason": _sentence(chosen, options),
+            "until": None, "uses": None, "reason": _sentence(chosen, options),
         }
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.buying.decisions import caps_left
 from longshore.activities.buying.purchase_details import PurchaseDetails
-from longshore.activities.buying.purchase_rows import recount_longer, store_intent
+from longshore.activities.buying.purchase_rows import store_intent
 from longshore.activities.buying.purchase_views import PurchaseViews
 from longshore.activities.funding.views import budgets_view
 from longshore.activities.migrations import upgrade
@@ -144,50 +144,6 @@ async def test_what_committed_money_counts_to_stays(tree: Ledger, change: str):
         await tree.rows(f"UPDATE purchases SET {change}")
     await tree.rows("UPDATE purchases SET committed = 0, spent = 0, split = split, day = day")
     await tree.rows(f"UPDATE purchases SET {change}")
-
-
-async def longer(tree: Ledger, dollars: int, uses: dict[str, int]) -> None:
-    """Have the machine of the purchase go on, with so much committed for it in all."""
-    await tree.rows(
-        "INSERT INTO orders (key, purchase_id, number, option, provider, request, committed,"
-        " state, is_machine, gpus_per_node)"
-        " VALUES ('o', 'p-1', 1, 0, 'runpod', '{}', :most, 'INTENT', true, 1)"
-        " ON CONFLICT (key) DO UPDATE SET committed = :most",
-        most=dollars * MICRO,
-    )
-    async with tree.database.transaction() as connection:
-        await recount_longer(connection, "p-1", uses)
-
-
-async def test_the_longer_time_of_a_machine_is_paid_by_the_tenants_whose_jobs_run_there(
-    tree: Ledger,
-):
-    for job, owner in (("a", "red"), ("b", "blue")):
-        await tree.add_job(job)
-        await tree.rows("UPDATE jobs SET tenant = :owner WHERE id = :job", owner=owner, job=job)
-    assert await buy(tree, 1, "red") == ""
-    await longer(tree, 14, {"a": 1, "b": 3})
-    assert (await spent(tree, "red"), await spent(tree, "blue")) == (11 * MICRO, 3 * MICRO)
-    await longer(tree, 16, {"b": 5})
-    assert (await spent(tree, "red"), await spent(tree, "blue")) == (11 * MICRO, 5 * MICRO)
-    await give(tree, "blue", day=5)
-    with pytest.raises(IntegrityError, match="the budget of blue"):
-        await longer(tree, 17, {"b": 5})
-    await longer(tree, 17, {"a": 5})
-    await longer(tree, 18, {})  # kept for the warm target
-    parts = "SELECT name, committed FROM purchase_sums WHERE scope = 'part' ORDER BY name"
-    assert [(each["name"], each["committed"] // MICRO) for each in await tree.rows(parts)] == [
-        ("blue", 5), ("default", 1), ("red", 12),
-    ]  # fmt: skip
-
-
-async def test_who_pays_all_alone_pays_for_its_longer_time_without_a_split(tree: Ledger):
-    await tree.add_job("a")
-    await tree.rows("UPDATE jobs SET tenant = 'red'")
-    assert await buy(tree, 1, "red") == ""
-    await longer(tree, 14, {"a": 1})
-    assert await tree.value("SELECT split FROM purchases") is None
-    assert await spent(tree, "red") == 14 * MICRO
 
 
 async def test_what_each_tenant_pays_is_shown(tree: Ledger):

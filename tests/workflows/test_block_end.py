@@ -1,0 +1,110 @@
+"""The end of a block comes, whatever keeps it from being decided that its machine goes on."""
+
+import asyncio
+import uuid
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from longshore.models.block import (
+    BlockEnd,
+    BlockInput,
+    BlockLook,
+    BlockRef,
+    BlockVerdict,
+    block_workflow_id,
+)
+from longshore.models.block_end import BlockOptionKind, GoOnRequest
+from longshore.workflows import block as block_module
+from longshore.workflows.block import BlockWorkflow
+
+_LASTS = timedelta(seconds=6)
+"""From the first look on: enough for some tries on a loaded machine."""
+_STEPS = ("decide_block", "go_on")
+_FAILURES = ("ValidationError", "IntegrityError")
+"""Of a row that this worker cannot read, and of a rule of the database."""
+
+
+class ScriptedBlocks:
+    """The activities of blocks `STEP.FAILURE`: machines that are to go on, where that step fails
+    at each try."""
+
+    def __init__(self) -> None:
+        self.began: dict[str, datetime] = {}
+        self.tries: Counter[str] = Counter()
+        self.done: dict[str, list[str]] = {}
+
+    @activity.defn
+    async def look_at_block(self, ref: BlockRef) -> BlockLook:
+        ends_at = self.began.setdefault(ref.block_id, datetime.now(UTC)) + _LASTS
+        return BlockLook(ends_at=ends_at, drain_at=ends_at - timedelta(seconds=1), goes_on=True)
+
+    @activity.defn
+    async def decide_block(self, ref: BlockRef) -> BlockVerdict:
+        self._fail(ref.block_id, "decide_block")
+        until = self.began[ref.block_id] + timedelta(hours=1)
+        kind = BlockOptionKind.GO_ON
+        return BlockVerdict(kind=kind, reason="go on", until=until, uses={"job": 7})
+
+    @activity.defn
+    async def go_on(self, request: GoOnRequest) -> BlockVerdict:
+        assert request.uses == {"job": 7}
+        self._fail(request.block_id, "go_on")
+        raise AssertionError(request)
+
+    @activity.defn
+    async def drain_block(self, ref: BlockRef) -> None:
+        self._note(ref, "drain")
+
+    @activity.defn
+    async def stop_machines(self, ref: BlockRef) -> None:
+        self._note(ref, "stop")
+
+    @activity.defn
+    async def close_block(self, ref: BlockRef) -> BlockEnd:
+        return BlockEnd(block_id=ref.block_id, cost=0, used=0, idle=0, resold=0, reason=ref.reason)
+
+    def _fail(self, block_id: str, here: str) -> None:
+        step, _, kind = block_id.partition(".")
+        if step == here:
+            self.tries[block_id] += 1
+            raise ApplicationError("it cannot be read", type=kind)
+
+    def _note(self, ref: BlockRef, what: str) -> None:
+        self.done.setdefault(ref.block_id, []).append(what)
+
+
+async def test_a_machine_ends_in_time_however_often_what_it_would_go_on_by_fails(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(block_module, "DATABASE_TIMEOUT", timedelta(seconds=0.5))
+    steps = ScriptedBlocks()
+    queue = f"blocks-{uuid.uuid4().hex}"
+    activities = [
+        steps.look_at_block, steps.decide_block, steps.go_on, steps.drain_block,
+        steps.stop_machines, steps.close_block,
+    ]  # fmt: skip
+    names = [f"{step}.{kind}" for step in _STEPS for kind in _FAILURES]
+    async with Worker(
+        temporal, task_queue=queue, workflows=[BlockWorkflow], activities=activities,
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    ):  # fmt: skip
+        ends = await asyncio.wait_for(
+            asyncio.gather(*(
+                temporal.execute_workflow(
+                    BlockWorkflow.run, BlockInput(block_id=name), id=block_workflow_id(name),
+                    task_queue=queue,
+                )
+                for name in names
+            )),
+            60,
+        )  # fmt: skip
+    assert [end.reason for end in ends] == ["its time is over"] * len(names)
+    for name in names:
+        assert steps.done[name] == ["drain", "stop"]
+        assert steps.tries[name] > 1, "it was tried again"
