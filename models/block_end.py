@@ -70,9 +70,11 @@ class BlockMachine(Frozen):
     """Its node is ready, and nothing of its time is on sale."""
     lost: bool = False
     """Its node has fallen silent."""
+    gone: bool = False
+    """Its agent has left, as where it was stopped."""
     closed_since: Instant | None = None
     """Since when its node takes no work, where that was said and does not end by itself: it is
-    cordoned or drained."""
+    cordoned or drained, or its agent has left."""
 
 
 class BlockJob(Frozen):

@@ -285,10 +285,12 @@ def idle_since(block: str) -> str:
 _FULL = ", ".join(f"'{disk_refuses(code)}'" for code in FULL_DISK)
 CLOSED_SINCE = f"""
            CASE WHEN n.state = 'DRAINING' AND n.drain_reason NOT IN ({_FULL})
+                  OR n.state = 'GONE'
                 THEN n.state_since END
 """
-"""The SQL of since when the `nodes` row `n` is cordoned or drained. Where its disk is full, it
-opens by itself; where its time ends, nobody has closed it."""
+"""The SQL of since when the `nodes` row `n` is cordoned or drained, or its agent has left: it may
+start anew, and nobody says that it will. Where its disk is full, it opens by itself; where its
+time ends, nobody has closed it."""
 
 _BLOCK = f"""
     SELECT b.*, o.is_machine, nullif(o.request -> 'offer', 'null') AS offer,
@@ -306,7 +308,7 @@ _BLOCK = f"""
 
 _MACHINES = f"""
     SELECT m.name, m.sale_key IS NULL AND n.state = 'READY' AS takes_work,
-           n.state = 'LOST' AS lost, {CLOSED_SINCE} AS closed_since
+           n.state = 'LOST' AS lost, n.state = 'GONE' AS gone, {CLOSED_SINCE} AS closed_since
       FROM machines m JOIN nodes n ON n.id = m.name
      WHERE m.block_id = :id AND m.state = 'READY' ORDER BY m.name
 """

@@ -137,6 +137,9 @@ async def test_a_node_is_closed_where_it_does_not_open_by_itself(
     await waiting.rows("UPDATE nodes SET state = 'DRAINING', drain_reason = :why", why=why)
     (node,) = await waiting.rows(f"SELECT {CLOSED_SINCE} AS since, n.state_since FROM nodes n")
     assert node["since"] == (node["state_since"] if closed else None)
+    await waiting.rows("UPDATE nodes SET state = 'GONE'")
+    (node,) = await waiting.rows(f"SELECT {CLOSED_SINCE} AS since, n.state_since FROM nodes n")
+    assert node["since"] == node["state_since"], "its agent has left"
 
 
 async def test_a_machine_on_its_way_has_what_its_offer_promised(ledger: Ledger):
