@@ -21,7 +21,7 @@ from longshore.models.buying import (
 )
 from longshore.models.job import Tier
 from longshore.models.job_request import RecentJobs
-from longshore.models.market import Window
+from longshore.models.market import Offer, Window
 from longshore.models.placement import PackingPolicy
 from longshore.models.units import Duration
 
@@ -56,6 +56,8 @@ class BlockFacts(Frozen):
     """
     expects: int = 1
     """Its machines that are there or are to come."""
+    offer: Offer | None = None
+    """What its machine was bought by, where that was an offer and it can be read."""
     given_up: bool = False
     """A window that is terminated: its rest is of no use to its pool any more."""
 
@@ -68,9 +70,11 @@ class BlockMachine(Frozen):
     """Its node is ready, and nothing of its time is on sale."""
     lost: bool = False
     """Its node has fallen silent."""
+    gone: bool = False
+    """Its agent has left, as where it was stopped."""
     closed_since: Instant | None = None
     """Since when its node takes no work, where that was said and does not end by itself: it is
-    cordoned or drained."""
+    cordoned or drained, or its agent has left."""
 
 
 class BlockJob(Frozen):

@@ -60,8 +60,8 @@ class BoughtFor(Frozen):
     came: bool = False
     """Whether a node of it has been there."""
     kept_back: bool = False
-    """Whether nobody would have paid for the job at the end of the time it was ready, as for a
-    quota."""
+    """Whether nobody would have paid for the job, as for a quota, when it was seen last while its
+    nodes were ready; that is over."""
     bought_at: Instant | None = None
     ended_at: Instant | None = None
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
 
+from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -29,6 +30,7 @@ from longshore.models.market import (
     InstanceType,
     NoQuote,
     NoQuoteReason,
+    Offer,
     OrderRequest,
     Preview,
     Side,
@@ -54,8 +56,7 @@ async def read_scene(
 
     `margins` are those of the settings: how early the jobs are asked to leave.
     """
-    found = await connection.execute(text(_BLOCK), {"id": block_id})
-    block = found.mappings().one()
+    block = await _block(connection, block_id)
     spec = await load_pool_to_plan(connection, block["pool"], margins)
     policy = spec.purchasing
     need = await read_need(connection, spec)
@@ -87,6 +88,11 @@ async def read_scene(
         recent=need.unmet.recent,
         now=now,
     )
+
+
+async def read_facts(connection: AsyncConnection, block_id: str) -> BlockFacts:
+    """Return a block by itself."""
+    return _facts(await _block(connection, block_id))
 
 
 async def with_markets(scene: BlockScene, account: str | None, settings: Settings) -> BlockScene:
@@ -189,6 +195,11 @@ async def _elsewhere(
     return prices_elsewhere(views, block, policy)
 
 
+async def _block(connection: AsyncConnection, block_id: str) -> Row:
+    found = await connection.execute(text(_BLOCK), {"id": block_id})
+    return found.mappings().one()
+
+
 def _facts(block: Row) -> BlockFacts:
     return BlockFacts(
         id=block["id"], provider=block["provider"], instance_type=block["instance_type"],
@@ -197,10 +208,20 @@ def _facts(block: Row) -> BlockFacts:
         price=block["price_micro_per_gpu_hour"], by_use=block["is_machine"],
         renewed=block["renewed"], idle_since=block["idle_since"], tried_at=block["tried_at"],
         coming=block["purchase_id"] if block["unwanted"] else None, decided=block["decided"],
-        expects=block["expects"],
+        expects=block["expects"], offer=_offer(block["id"], block["offer"]),
         given_up=block["state"] == "DRAINING" and not block["is_machine"]
         and not block["reason"].startswith(ENDING),
     )  # fmt: skip
+
+
+def _offer(block_id: str, stored: object) -> Offer | None:
+    """Return an offer that was ordered; None where another version, or somebody, wrote it so that
+    it cannot be read: its machine has to end all the same."""
+    try:
+        return None if stored is None else Offer.model_validate(stored)
+    except ValidationError:
+        _log.warning("the offer of %s cannot be read", block_id)
+        return None
 
 
 def _job(row: Row, now: datetime, margins: Margins) -> BlockJob:
@@ -264,13 +285,15 @@ def idle_since(block: str) -> str:
 _FULL = ", ".join(f"'{disk_refuses(code)}'" for code in FULL_DISK)
 CLOSED_SINCE = f"""
            CASE WHEN n.state = 'DRAINING' AND n.drain_reason NOT IN ({_FULL})
+                  OR n.state = 'GONE'
                 THEN n.state_since END
 """
-"""The SQL of since when the `nodes` row `n` is cordoned or drained. Where its disk is full, it
-opens by itself; where its time ends, nobody has closed it."""
+"""The SQL of since when the `nodes` row `n` is cordoned or drained, or its agent has left: it may
+start anew, and nobody says that it will. Where its disk is full, it opens by itself; where its
+time ends, nobody has closed it."""
 
 _BLOCK = f"""
-    SELECT b.*, o.is_machine,
+    SELECT b.*, o.is_machine, nullif(o.request -> 'offer', 'null') AS offer,
            (SELECT count(*) FROM machines m
              WHERE m.block_id = b.id AND m.state NOT IN ('FAILED', 'ENDED')) AS expects,
            ({idle_since("b.id")}) AS idle_since,
@@ -285,7 +308,7 @@ _BLOCK = f"""
 
 _MACHINES = f"""
     SELECT m.name, m.sale_key IS NULL AND n.state = 'READY' AS takes_work,
-           n.state = 'LOST' AS lost, {CLOSED_SINCE} AS closed_since
+           n.state = 'LOST' AS lost, n.state = 'GONE' AS gone, {CLOSED_SINCE} AS closed_since
       FROM machines m JOIN nodes n ON n.id = m.name
      WHERE m.block_id = :id AND m.state = 'READY' ORDER BY m.name
 """

@@ -75,6 +75,7 @@ _IDLE = f"""
      GROUP BY b.id
      ORDER BY id
 """
-"""An idle machine that is cordoned or drained may end some time later: its block looks when."""
+"""An idle machine that is cordoned or drained, or whose agent has left, may end some time later:
+its block looks when."""
 
 _WOKEN = "UPDATE blocks SET woken_at = coalesce(:since, clock_timestamp()) WHERE id = :id"

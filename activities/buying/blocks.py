@@ -262,8 +262,8 @@ async def _idle_at(connection: AsyncConnection, block: rows.Row) -> datetime | N
 async def _closed_until(
     connection: AsyncConnection, block: rows.Row, idle_at: datetime | None, now: datetime
 ) -> datetime | None:
-    """Return when a machine may end that is idle, and cordoned or drained; None where it may
-    already, or is not."""
+    """Return when a machine may end that is idle, and cordoned or drained or left by its agent;
+    None where it may already, or is not."""
     if idle_at is None:
         return None
     closed = await connection.scalar(text(_CLOSED), {"id": block["id"]})

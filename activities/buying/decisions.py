@@ -23,6 +23,7 @@ from longshore.activities.buying.inputs import (
     under_way,
 )
 from longshore.activities.buying.market_refusals import closed_markets, refused_offers
+from longshore.activities.buying.purchase_looks import note_kept_back
 from longshore.activities.buying.stored_documents import unreadable_purchases
 from longshore.activities.buying.switch import why_stopped
 from longshore.activities.buying.window_reclaim import ReleasedWindow, windows_to_use
@@ -88,7 +89,7 @@ class BuyingActivities:
                 owned = await windows_to_use(connection, spec, now)
             if not spec.buying.enabled:
                 return Bought(reason="buying is off for this pool")
-            await self._note_kept_back(spec, need)
+            await note_kept_back(self._database, spec, need, self._settings.buying_every)
             # Most decisions are that nothing lacks: the markets are not asked for those.
             state = BuyingState(
                 unmet=need.unmet, packing=spec.packing, under_way=coming,
@@ -112,17 +113,6 @@ class BuyingActivities:
                 noted = noted.model_copy(update={"limits": Limit.at(held_by)})
             await self._note(spec.name, noted, with_bought(decision, stored))
             return bought
-
-    async def _note_kept_back(self, spec: PoolSpec, need: PoolNeed) -> None:
-        """Note which jobs who pays keeps back now, of those for which something was bought that is
-        there now: what is idle meanwhile was not bought in vain."""
-        funding = spec.packing.funding
-        if funding is None:
-            return
-        bought = {job.request.id for job in need.unmet.jobs if job.bought}
-        if ids := sorted(bought & funding.held):
-            async with self._database.transaction() as connection:
-                await connection.execute(text(_KEPT_BACK), {"ids": ids})
 
     async def _use_first(
         self,
@@ -383,16 +373,3 @@ _CAPS = """
 """
 """The caps of `longshore market caps`, and what is committed today; as the trigger
 `purchase_commits` looks at them."""
-
-_KEPT_BACK = """
-    UPDATE queue q SET kept_back_at = clock_timestamp()
-     WHERE q.job_id = ANY(:ids)
-       AND EXISTS (SELECT FROM purchases p
-                     JOIN machines m ON m.purchase_id = p.id
-                     JOIN nodes n ON n.id = m.name
-                    WHERE p.pool = q.pool AND p.created_at >= q.queued_at
-                      AND jsonb_exists(p.decision -> 'serves', q.job_id)
-                      AND (n.state = 'READY'
-                           OR n.state_since >= clock_timestamp() - interval '2 minutes'))
-"""
-"""Where what was bought for it is there, or was just now: only then is that forgiven."""

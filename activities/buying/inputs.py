@@ -336,9 +336,9 @@ _LOST = f"""
 
 _BOUGHT_FOR = """
     SELECT q.job_id, p.id, p.created_at, p.ended_at, m.ready, m.shared, m.came,
-           coalesce(q.kept_back_at BETWEEN m.ready_until - interval '2 minutes'
-                                       AND m.ready_until + interval '2 minutes', false)
-               AS kept_back,
+           m.over AND EXISTS (SELECT FROM purchase_looks l
+                               WHERE l.purchase_id = p.id AND l.job_id = q.job_id
+                                 AND l.kept_back) AS kept_back,
            EXISTS (SELECT FROM orders o
                     WHERE o.purchase_id = p.id AND o.is_machine) AS by_use
       FROM purchases p
@@ -348,9 +348,7 @@ _BOUGHT_FOR = """
            SELECT count(n.id) >= coalesce((p.request ->> 'nodes')::int, 1)
                       AND NOT coalesce(bool_or(n.state = 'LOST'), false) AS ready,
                   count(n.id) > 0 AS came,
-                  -- What buys notes once in a while who is kept back.
-                  CASE WHEN NOT bool_or(n.state = 'READY') THEN max(n.state_since) END
-                      AS ready_until,
+                  NOT coalesce(bool_or(n.state = 'READY'), false) AS over,
                   coalesce(bool_or(EXISTS (SELECT FROM placements l
                                             WHERE l.node_id = n.id AND l.job_id <> q.job_id)),
                            false) AS shared

@@ -14,6 +14,8 @@ from temporalio.client import Client
 
 from longshore.activities.buying import order_rows
 from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.buying.block_scene import read_facts
+from longshore.activities.buying.present_policy import kept_policy
 from longshore.activities.buying.stored_documents import stored_decision
 from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
@@ -21,12 +23,14 @@ from longshore.activities.node_updates import extend_node, undrain_node
 from longshore.activities.snapshot import load_pool
 from longshore.models.block import ENDING, BlockVerdict
 from longshore.models.block_end import BlockDecision, BlockOptionKind, GoOnRequest
+from longshore.models.errors import StaleError, StoredError
 from longshore.models.job import Tier
 from longshore.models.market import OrderRequest
 from longshore.models.purchase import worst_cost
 from longshore.scheduling.buying.block_end import kept, lines_of
 from longshore.scheduling.buying.caps import DEFAULT_TENANT
 from longshore.scheduling.buying.machine_extension import decides_from
+from longshore.scheduling.buying.present_policy import why_not_longer
 
 
 class MachineExtensionActivities:
@@ -41,9 +45,9 @@ class MachineExtensionActivities:
     async def go_on(self, request: GoOnRequest) -> BlockVerdict:
         """Have a machine go on until then, and never end sooner than it would have; in the answer.
 
-        The caps count it as they count a purchase. Where they refuse it, as any other rule of the
-        database does, or buying is stopped, or the block ends already, it stays as it is, and the
-        stored decision says why.
+        The caps count it as they count a purchase, and the policy of now says whether it may be.
+        Where these refuse it, as any other rule of the database does, or buying is stopped, or the
+        block ends already, it stays as it is, and the stored decision says why.
         """
         try:
             async with self._database.transaction() as connection:
@@ -51,6 +55,8 @@ class MachineExtensionActivities:
         except IntegrityError as error:
             # Whatever rule that is, it holds at the next try too, and the machine has its end.
             refused = rows.refusal_of(error) or str(error.orig).partition("\n")[0]
+        except (StaleError, StoredError) as error:
+            refused = str(error)
         if refused:
             async with self._database.transaction() as connection:
                 return await _keep(connection, request.block_id, refused)
@@ -94,7 +100,11 @@ async def store_extension(
 
 
 async def _commit(connection: AsyncConnection, request: GoOnRequest) -> str:
-    """Commit the money of the longer time, and move all ends; return why that is refused."""
+    """Commit the money of the longer time, and move all ends; return why that is refused.
+
+    Raises StaleError, or StoredError, where the policy of now refuses it: nothing is to stay of it
+    then.
+    """
     order = await order_rows.lock(connection, request.block_id)
     found = await connection.execute(
         text("SELECT * FROM blocks WHERE id = :id FOR NO KEY UPDATE"), {"id": request.block_id}
@@ -125,6 +135,10 @@ async def _commit(connection: AsyncConnection, request: GoOnRequest) -> str:
     for statement in (_ORDER_GOES_ON, _BLOCK_GOES_ON, _NODES_GO_ON):
         await connection.execute(text(statement), values)
     await rows.recount(connection, order.purchase_id)
+    # So does whoever changes the policy. Last: a pool's row is locked after all others.
+    policy = await kept_policy(connection, block["pool"])
+    if why := why_not_longer(await read_facts(connection, request.block_id), policy):
+        raise StaleError(why)
     return ""
 
 

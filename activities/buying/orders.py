@@ -21,6 +21,7 @@ from longshore.activities.buying import market_refusals
 from longshore.activities.buying import order_rows as rows
 from longshore.activities.buying import sale_rows as sales
 from longshore.activities.buying.node_startup import script_for
+from longshore.activities.buying.present_policy import kept_policy
 from longshore.activities.buying.purchase_rows import (
     ask_for_renewal_again,
     block_to_start,
@@ -385,14 +386,12 @@ async def _why_not_by_policy(
     purchase = found.one()
     if not purchase.decided:
         return ""
-    await connection.execute(text(_KEEP_POOL), {"pool": purchase.pool})
     try:
-        policy = (await load_pool(connection, purchase.pool)).purchasing
+        policy = await kept_policy(connection, purchase.pool)
     except StoredError as error:
         return str(error)
     return why_not_ordered(option, intent.offer, intent.limit, Tier(purchase.tier), policy)
 
 
 _BOUGHT_BY = "SELECT pool, tier, decision IS NOT NULL AS decided FROM purchases WHERE id = :id"
-_KEEP_POOL = "SELECT FROM pools WHERE name = :pool FOR SHARE"
 _POOL = "SELECT pool FROM purchases WHERE id = :id"

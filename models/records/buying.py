@@ -98,6 +98,19 @@ class PurchaseRow(SQLModel, table=True):
     its orders. The split is of the rest."""
 
 
+class PurchaseLookRow(SQLModel, table=True):
+    """What was last seen of a job for which a purchase was made, while that was there."""
+
+    __tablename__: ClassVar[str] = "purchase_looks"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    purchase_id: str = Field(
+        primary_key=True, foreign_key="purchases.id", ondelete="CASCADE", sa_type=Text
+    )
+    job_id: str = Field(primary_key=True, sa_type=Text)
+    kept_back: bool
+    """Whether nobody would have paid for the job, as for a quota."""
+
+
 class OrderRow(SQLModel, table=True):
     """One order at a market, stored before it is sent: of a purchase, or to sell the rest of one
     machine's time."""

@@ -11,10 +11,11 @@ from longshore.models.block_end import BlockJob, BlockOption, BlockOptionKind, B
 from longshore.models.buying import BuyingPolicy
 from longshore.models.job import Tier
 from longshore.models.market import Window
-from longshore.models.text import dollars, format_duration
+from longshore.models.text import format_duration
 from longshore.scheduling.buying.caps import gpu_time
 from longshore.scheduling.buying.costs import priced
 from longshore.scheduling.buying.migration_cost import migration_cost
+from longshore.scheduling.buying.present_policy import why_not_longer
 from longshore.scheduling.buying.prices import whole_quarters
 from longshore.scheduling.buying.scale_down import is_retained_warm
 from longshore.scheduling.buying.warm_target import counts_until
@@ -59,7 +60,7 @@ def go_on(scene: BlockScene) -> Longer:
     )  # fmt: skip
     until = block.ends_at + length
     uses = gpu_time(jobs, Window(start=block.ends_at, end=until))
-    return Longer(_within_price(scene, option), until, uses)
+    return Longer(_as_policy(scene, option), until, uses)
 
 
 def _kept_warm(scene: BlockScene) -> Longer:
@@ -71,16 +72,12 @@ def _kept_warm(scene: BlockScene) -> Longer:
         title=f"go on for {format_duration(length)} after it: the warm target wants it",
         gain=start_up, terms={"start-up of another": start_up},
     )  # fmt: skip
-    return Longer(_within_price(scene, option), block.ends_at + length, {})
+    return Longer(_as_policy(scene, option), block.ends_at + length, {})
 
 
-def _within_price(scene: BlockScene, option: BlockOption) -> BlockOption:
-    block = scene.block
-    cap = scene.policy.max_price.get(block.tier)
-    if cap is None or block.price <= cap:
-        return option
-    over = f"it costs {dollars(block.price)} for a GPU-hour, over the cap of {dollars(cap)}"
-    return option.model_copy(update={"lost": over})
+def _as_policy(scene: BlockScene, option: BlockOption) -> BlockOption:
+    lost = why_not_longer(scene.block, scene.policy)
+    return option.model_copy(update={"lost": lost}) if lost else option
 
 
 def may_go_on(scene: BlockScene) -> bool:

@@ -1,14 +1,15 @@
-"""What the policy of now says to an order of a purchase that was decided before.
+"""What the policy of now says to an order, or to longer time of a machine, decided before.
 
 A purchase orders again, and by other options, long after its decision. Whoever switches buying off
 meanwhile, or lowers a price, is heard with the next order.
 """
 
+from longshore.models.block_end import BlockFacts
 from longshore.models.buying import BuyingPolicy
 from longshore.models.job import Tier
 from longshore.models.market import Offer
 from longshore.models.purchase import PurchaseOption
-from longshore.models.text import format_dollars
+from longshore.models.text import dollars, format_dollars
 from longshore.scheduling.buying.exclusions import takes_books_of, why_excluded
 from longshore.scheduling.buying.fleet import shape_of_offer
 from longshore.scheduling.buying.prices import is_allowed, is_part_allowed
@@ -27,8 +28,27 @@ def why_not_ordered(
     if most is not None and limit > most:
         said = f"`max_price.{tier}` is {format_dollars(most)} now"
         return f"{said}, and the order might pay {format_dollars(limit)} a GPU-hour"
+    return _why_not_taken(option.provider, option.instance_type, offer, policy)
+
+
+def why_not_longer(block: BlockFacts, policy: BuyingPolicy) -> str:
+    """Return why no money is committed for longer time of a machine that is billed as it runs, by
+    the policy of now; empty where it may be. What it costs is known, whatever its order allowed.
+    """
+    if not policy.enabled:
+        return _NOTHING
+    cap = policy.max_price.get(block.tier)
+    if cap is not None and block.price > cap:
+        return f"it costs {dollars(block.price)} for a GPU-hour, over the cap of {dollars(cap)}"
+    return _why_not_taken(block.provider, block.instance_type, block.offer, policy)
+
+
+def _why_not_taken(
+    provider: str, instance_type: str, offer: Offer | None, policy: BuyingPolicy
+) -> str:
+    """Return why the policy takes no such machine from whom sells it; empty where it does."""
     if offer is None:
-        return why_no_time(option.provider, option.instance_type, policy)
+        return why_no_time(provider, instance_type, policy)
     if why := why_excluded(offer, policy):
         return f"its offer is {why}"
     if (offer.spot or offer.variable) and not policy.spot:

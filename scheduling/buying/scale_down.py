@@ -20,8 +20,8 @@ from longshore.scheduling.buying.warm_target import bought_for, counts, short_of
 MOST_QUEUED = 256
 """Jobs of the queue that are looked at."""
 CLOSED_GRACE = timedelta(minutes=10)
-"""An empty machine that is cordoned or drained is kept for so long at least: who cordons a node,
-as to restart its agent, may uncordon it."""
+"""An empty machine that is cordoned or drained, or whose agent has left, is kept for so long at
+least: who cordons a node, as to restart its agent, may uncordon it."""
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
@@ -64,8 +64,8 @@ def is_removable(scene: BlockScene) -> bool:
     """Return whether all machines of the block may leave: a cluster ends as one.
 
     Empty ones are of no use to anybody, and count for no warm target, whose agents have fallen
-    silent, or that have been cordoned or drained for long enough (`closed_until`). What takes no
-    work for another reason may by itself again: a full disk, an agent that starts anew.
+    silent, or that have been closed for long enough (`closed_until`): cordoned or drained, or
+    left by their agents. What takes no work for another reason may by itself again: a full disk.
     """
     if not scene.machines or scene.jobs:
         return False
@@ -79,13 +79,14 @@ def is_removable(scene: BlockScene) -> bool:
 
 
 def closed_until(closed: datetime, idle: datetime, policy: BuyingPolicy) -> datetime:
-    """Return when a machine may end that is cordoned or drained since `closed`, and on which
-    nothing runs since `idle`."""
+    """Return when a machine may end that is cordoned or drained since `closed`, or whose agent
+    has left then, and on which nothing runs since `idle`."""
     return max(closed, idle) + closed_grace(policy)
 
 
 def closed_grace(policy: BuyingPolicy) -> timedelta:
-    """Return for how long an empty machine is kept at least that is cordoned or drained."""
+    """Return for how long an empty machine is kept at least that is cordoned or drained, or
+    that its agent has left."""
     return max(CLOSED_GRACE, policy.idle_after)
 
 
@@ -125,9 +126,7 @@ def why_retained(scene: BlockScene) -> str:
     if not takes:
         return _why_closed_is_kept(scene, until)
     if until is not None and scene.now < until and set(takes) <= set(removable_nodes(scene)):
-        return (
-            f"a node of it is cordoned or drained, and may be uncordoned until {until:%H:%M} UTC"
-        )
+        return f"{_a_closed_node(scene)} until {until:%H:%M} UTC"
     if free.isdisjoint(takes):
         return "a job is to start there"
     mine = {machine.name for machine in scene.machines}
@@ -141,7 +140,7 @@ def why_retained(scene: BlockScene) -> str:
 
 
 def _closed_until(scene: BlockScene) -> datetime | None:
-    """Return when those of its machines may end that are cordoned or drained; None without any."""
+    """Return when those of its machines may end that are closed; None without any."""
     closed = [each.closed_since for each in scene.machines if each.closed_since is not None]
     if not closed:
         return None
@@ -161,9 +160,24 @@ def _why_closed_is_kept(scene: BlockScene, until: datetime | None) -> str:
         return "not all of its machines are up"
     if until is None or not _is_closed(scene):
         return "it takes no work now, and may by itself again (`longshore nodes` says why)"
-    nodes = "its node is" if len(scene.machines) == 1 else "its nodes are"
-    again = "it is" if len(scene.machines) == 1 else "they are"
-    return f"{nodes} cordoned or drained: it ends at {until:%H:%M} UTC unless {again} uncordoned"
+    one, gone = len(scene.machines) == 1, [each.gone for each in scene.machines]
+    if all(gone):
+        has_left = "its agent has left" if one else "their agents have left"
+        closed, again = has_left, "it comes back" if one else "they come back"
+    elif any(gone):
+        closed = "its nodes are cordoned or drained, or their agents have left"
+        again = "they take work again"
+    else:
+        closed = f"{'its node is' if one else 'its nodes are'} cordoned or drained"
+        again = f"{'it is' if one else 'they are'} uncordoned"
+    return f"{closed}: it ends at {until:%H:%M} UTC unless {again}"
+
+
+def _a_closed_node(scene: BlockScene) -> str:
+    """Return what is waited for of a block of which some nodes take work."""
+    if any(each.gone for each in scene.machines):
+        return "the agent of a node of it has left, and may come back"
+    return "a node of it is cordoned or drained, and may be uncordoned"
 
 
 def fleet_of_scene(scene: BlockScene) -> Fleet:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -53,7 +54,14 @@ _NODE = (
 @pytest.fixture
 async def waiting(ledger: Ledger) -> Ledger:
     """A pool that may buy, a job that waits, and a machine that was bought for it and starts."""
-    spec = PoolSpec(name=ledger.pool, buying=BuyingPolicy(enabled=True))
+    async with ledger.database.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=ledger.pool, buying=BuyingPolicy(enabled=True)))
+    await _buy(ledger, "p-1")
+    await ledger.enqueue("a", gpus=8, expected_duration="10m")
+    return ledger
+
+
+async def _buy(ledger: Ledger, purchase_id: str) -> None:
     option = PurchaseOption(
         provider="sfcompute", instance_type="8xH100", gpus_per_node=8, length=timedelta(hours=2),
         limit=2_000_000,
@@ -62,12 +70,10 @@ async def waiting(ledger: Ledger) -> Ledger:
         pool=ledger.pool, options=(option,), ready_within=timedelta(minutes=5)
     )
     async with ledger.database.transaction() as connection:
-        await set_pool(connection, spec)
-        await rows.insert_purchase(connection, "p-1", request)
+        await rows.insert_purchase(connection, purchase_id, request)
         for statement in _STARTING:
-            await connection.execute(text(statement), {"pool": ledger.pool})
-    await ledger.enqueue("a", gpus=8, expected_duration="10m")
-    return ledger
+            named = statement.replace("p-1", purchase_id)
+            await connection.execute(text(named), {"pool": ledger.pool})
 
 
 async def test_a_machine_that_becomes_a_node_while_is_decided_is_not_bought_again(waiting: Ledger):
@@ -82,45 +88,99 @@ async def test_a_machine_that_becomes_a_node_while_is_decided_is_not_bought_agai
     assert await deciding == Bought(reason=COMES)
 
 
-async def test_what_stood_idle_while_a_quota_kept_its_job_back_was_not_bought_in_vain(
-    waiting: Ledger,
-):
-    async def kept_back() -> bool:
-        async with waiting.database.snapshot() as connection:
-            pool = await load_pool_to_plan(connection, waiting.pool, DEFAULT_MARGINS)
-            need = await read_need(connection, pool)
-        (bought,) = next(job.bought for job in need.unmet.jobs if job.request.id == "b")
-        assert bought.ready
-        return bought.kept_back
-
+@pytest.fixture
+async def bought_for_b(waiting: Ledger) -> Ledger:
+    """What was bought is a node, was bought for a job of a tenant, and does not hold it."""
     await tenant(waiting, "red", budget=False)
     await waiting.enqueue("b", gpus=8, expected_duration="10m", tenant="red")
-    async with waiting.database.transaction() as connection:
-        for statement in _NODE:
-            await connection.execute(text(statement), {"pool": waiting.pool})
-    await waiting.rows(
-        "UPDATE purchases SET decision = CAST(:decision AS jsonb),"
-        " created_at = clock_timestamp()", decision=json.dumps({"serves": ["b"]}),
-    )  # fmt: skip
-    await _decide(waiting)
-    assert not await kept_back(), "it might have started there"
-    quotas = Quotas(max_gpus=4).model_dump_json(exclude_none=True)
-    await waiting.rows(
+    await _comes(waiting, "p-1")
+    return waiting
+
+
+async def _tries(ledger: Ledger) -> dict[str, bool]:
+    """Return what was bought for that job, and whether it was kept back meanwhile."""
+    async with ledger.database.snapshot() as connection:
+        pool = await load_pool_to_plan(connection, ledger.pool, DEFAULT_MARGINS)
+        need = await read_need(connection, pool)
+    bought = next(job.bought for job in need.unmet.jobs if job.request.id == "b")
+    assert all(each.ready for each in bought)
+    return {each.purchase_id: each.kept_back for each in bought}
+
+
+async def _allow(ledger: Ledger, most: int) -> None:
+    quotas = Quotas(max_gpus=most).model_dump_json(exclude_none=True)
+    await ledger.rows(
         "UPDATE tenants SET quotas = CAST(:quotas AS jsonb) WHERE name = 'red'", quotas=quotas
     )
-    await _decide(waiting)
-    await waiting.rows("UPDATE nodes SET state = 'GONE', state_since = clock_timestamp()")
-    assert await kept_back()
-    await waiting.rows("UPDATE queue SET kept_back_at = kept_back_at - interval '10 minutes'")
-    assert not await kept_back(), "it was kept back before, and not while the node was there"
 
-    noted = "SELECT kept_back_at FROM queue WHERE job_id = 'b'"
-    (before,) = await waiting.rows(noted)
-    await waiting.rows("UPDATE nodes SET state_since = clock_timestamp() - interval '1 hour'")
-    await _decide(waiting)
-    assert await waiting.rows(noted) == [before], "nothing of it is there any more"
-    await waiting.rows("UPDATE queue SET kept_back_at = clock_timestamp()")
-    assert not await kept_back(), "as for another purchase: it was in vain an hour ago"
+
+async def _ends(ledger: Ledger, purchase_id: str, ago: timedelta = timedelta(0)) -> None:
+    await ledger.rows(
+        "UPDATE nodes SET state = 'GONE', state_since = clock_timestamp() - CAST(:ago AS interval)"
+        " WHERE starts_with(id, :id || '.')", id=purchase_id, ago=ago,
+    )  # fmt: skip
+
+
+async def _comes(ledger: Ledger, purchase_id: str) -> None:
+    """Have the machine of a purchase become a node, and its purchase be one for that job."""
+    async with ledger.database.transaction() as connection:
+        for statement in _NODE:
+            named = statement.replace("p-1", purchase_id)
+            await connection.execute(text(named), {"pool": ledger.pool})
+    await ledger.rows(
+        "UPDATE purchases SET decision = CAST(:decision AS jsonb), created_at = clock_timestamp()"
+        " WHERE id = :id", id=purchase_id, decision=json.dumps({"serves": ["b"]}),
+    )  # fmt: skip
+
+
+async def test_what_stood_idle_while_a_quota_kept_its_job_back_was_not_bought_in_vain(
+    bought_for_b: Ledger,
+):
+    await _decide(bought_for_b)
+    assert await _tries(bought_for_b) == {"p-1": False}, "it might have started there"
+    await _allow(bought_for_b, 4)
+    await _decide(bought_for_b)
+    assert await _tries(bought_for_b) == {"p-1": False}, "it is there yet"
+    await _ends(bought_for_b, "p-1")
+    assert await _tries(bought_for_b) == {"p-1": True}
+    await _allow(bought_for_b, 8)
+    await _decide(bought_for_b)
+    assert await _tries(bought_for_b) == {"p-1": True}, "it is there no longer"
+
+
+async def test_what_kept_its_job_back_before_or_after_forgives_nothing(bought_for_b: Ledger):
+    await _allow(bought_for_b, 4)
+    await _decide(bought_for_b)
+    await _allow(bought_for_b, 8)
+    await _decide(bought_for_b)
+    await _ends(bought_for_b, "p-1")
+    assert await _tries(bought_for_b) == {"p-1": False}, "it might have started there"
+    await _allow(bought_for_b, 4)
+    await _decide(bought_for_b)
+    assert await _tries(bought_for_b) == {"p-1": False}
+
+
+@pytest.mark.parametrize(
+    ("ago", "every", "kept_back"), [(1, 1, True), (3, 1, False), (19, 10, True), (21, 10, False)]
+)
+async def test_of_what_was_there_between_two_looks_the_next_look_tells(
+    bought_for_b: Ledger, ago: int, every: int, kept_back: bool
+):
+    await _allow(bought_for_b, 4)
+    await _ends(bought_for_b, "p-1", timedelta(minutes=ago))
+    await _decide(bought_for_b, buying_every=timedelta(minutes=every))
+    assert await _tries(bought_for_b) == {"p-1": kept_back}
+
+
+async def test_a_purchase_stays_forgiven_when_the_next_one_is(bought_for_b: Ledger):
+    await _allow(bought_for_b, 4)
+    await _decide(bought_for_b)
+    await _ends(bought_for_b, "p-1", timedelta(hours=1))
+    await _buy(bought_for_b, "p-2")
+    await _comes(bought_for_b, "p-2")
+    await _decide(bought_for_b)
+    await _ends(bought_for_b, "p-2", timedelta(minutes=3))
+    assert await _tries(bought_for_b) == {"p-1": True, "p-2": True}
 
 
 @pytest.mark.parametrize(
@@ -137,6 +197,9 @@ async def test_a_node_is_closed_where_it_does_not_open_by_itself(
     await waiting.rows("UPDATE nodes SET state = 'DRAINING', drain_reason = :why", why=why)
     (node,) = await waiting.rows(f"SELECT {CLOSED_SINCE} AS since, n.state_since FROM nodes n")
     assert node["since"] == (node["state_since"] if closed else None)
+    await waiting.rows("UPDATE nodes SET state = 'GONE'")
+    (node,) = await waiting.rows(f"SELECT {CLOSED_SINCE} AS since, n.state_since FROM nodes n")
+    assert node["since"] == node["state_since"], "its agent has left"
 
 
 async def test_a_machine_on_its_way_has_what_its_offer_promised(ledger: Ledger):
@@ -159,7 +222,7 @@ async def test_a_machine_on_its_way_has_what_its_offer_promised(ledger: Ledger):
     assert await _decide(ledger) == Bought(reason=COMES)
 
 
-async def _decide(ledger: Ledger) -> Bought:
-    steps = BuyingActivities(ledger.database, Settings(market="off"))
+async def _decide(ledger: Ledger, **settings: Any) -> Bought:
+    steps = BuyingActivities(ledger.database, Settings(market="off", **settings))
     request = BuyingRequest(pool=ledger.pool, decision_id="now")
     return await ledger.run(steps.decide_buying, request)

@@ -16,13 +16,16 @@ from longshore.activities.buying.machine_extension import MachineExtensionActivi
 from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import Database
 from longshore.activities.node_updates import extend_node
+from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
 from longshore.models.block import BlockVerdict
 from longshore.models.block_end import BlockDecision, BlockOption, BlockOptionKind, GoOnRequest
+from longshore.models.buying_policy import BuyingPolicy
 from longshore.models.job_status import JobState
+from longshore.models.pool import PoolSpec
 from longshore.models.purchase import worst_cost
 from longshore.models.settings import Settings
-from tests.buying.buyer import Buyer, pod_option
+from tests.buying.buyer import DOLLAR, Buyer, pod_option
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec, reaches, serving_control
 from tests.support.market import RunningMarket
@@ -190,6 +193,7 @@ async def go_on(buyer: Buyer, block: str, until: datetime) -> BlockVerdict:
 
 async def a_decided_pod(buyer: Buyer) -> tuple[str, dict[str, Any]]:
     """Return a block of which it was decided that it goes on, with its row."""
+    await may_buy(buyer)
     block, _ = await a_pod(buyer)
     return block, await decided(buyer, block)
 
@@ -256,6 +260,7 @@ async def test_a_node_that_hears_of_its_end_waits_for_no_block_that_goes_on(buye
 
 
 async def test_every_cap_of_a_purchase_holds_for_a_machine_that_goes_on(buyer: Buyer):
+    await may_buy(buyer)
     block, _ = await a_pod(buyer)
     (name,) = await buyer.rows("SELECT pool, tier, tenant FROM purchases WHERE id = :id",
                                id=buyer.purchases[-1])  # fmt: skip
@@ -280,6 +285,43 @@ async def test_no_machine_goes_on_while_buying_is_stopped(buyer: Buyer):
     finally:
         await switch.resume()
     await as_it_was(buyer, block, before, refused, "buying is stopped: a test")
+
+
+async def test_no_machine_goes_on_against_the_policy_of_now(buyer: Buyer):
+    """Between the decision and the money the markets were asked, or a worker was away."""
+    block, before = await a_decided_pod(buyer)
+    (of,) = await buyer.rows(
+        "SELECT request -> 'offer' ->> 'seller' AS seller, provider FROM orders WHERE key = :id",
+        id=block,
+    )
+    for policy, why in (
+        ({"enabled": False}, "`enabled`"),
+        ({"max_price": {"FAST": DOLLAR // 100}}, "over the cap of $0.01"),
+        ({"instance_types": ["8xB200"]}, "`instance_types`"),
+        ({"sellers": {"exclude": [of["seller"] or of["provider"]]}}, "`sellers`"),
+    ):
+        before = await decided(buyer, block)
+        await may_buy(buyer, **policy)
+        refused = await go_on(buyer, block, before["ends_at"] + timedelta(hours=24))
+        await as_it_was(buyer, block, before, refused, why)
+    await decided(buyer, block)
+    await may_buy(buyer)
+    assert (await go_on(buyer, block, before["ends_at"] + timedelta(hours=1))).kind is GO_ON
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
+async def test_a_policy_that_is_being_changed_is_waited_for(buyer: Buyer):
+    block, before = await a_decided_pod(buyer)
+    changed = PoolSpec(name=buyer.pool, buying=BuyingPolicy(enabled=False))
+    waiting = WAITING.replace("FROM market_switch FOR", "FROM pools WHERE name = $1 FOR")
+    async with buyer.database.transaction() as connection:
+        await set_pool(connection, changed)
+        going = asyncio.create_task(go_on(buyer, block, before["ends_at"] + timedelta(hours=1)))
+        await eventually(lambda: buyer.rows(waiting))
+    await as_it_was(buyer, block, before, await going, "`enabled`")
+    await buyer.let_go(block)
+    await buyer.agrees()
 
 
 async def test_no_machine_goes_on_that_ends_for_another_reason(buyer: Buyer):

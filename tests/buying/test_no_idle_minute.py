@@ -4,6 +4,7 @@ bought, and those that nobody waits for are called off."""
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psutil
 import pytest
 
 from longshore.client.api import Longshore
@@ -89,6 +90,40 @@ async def test_a_warm_machine_that_is_cordoned_ends(
     (machine,) = await buyer.rows("SELECT ended_at FROM machines WHERE name = :id", id=up[0]["id"])
     after = machine["ended_at"] - closed["state_since"]
     assert IDLE_AFTER <= after <= IDLE_AFTER + WITHIN
+
+
+async def test_a_warm_machine_whose_agent_has_left_ends(
+    buyer: Buyer, monkeypatch: pytest.MonkeyPatch
+):
+    """In order, so that nothing falls silent; it may start anew, and does not."""
+    monkeypatch.setattr(scale_down, "CLOSED_GRACE", IDLE_AFTER)
+    buyer.market.book()
+    await may_buy(buyer, fast_warm_gpus=1, instance_types=["1xH100"], idle_after="1s")
+    pod = await buyer.buy(pod_option(await buyer.an_offer()))
+    (agent,) = [
+        process
+        for process in psutil.process_iter()
+        if f"--node-id {pod.nodes[0]}" in " ".join(_command(process))
+    ]
+    agent.terminate()
+    gone = "SELECT FROM nodes WHERE id = :id AND state = 'GONE'"
+    await eventually(lambda: buyer.rows(gone, id=pod.nodes[0]))
+    await buyer.wake(pod.orders[0])  # as the next cycle does: long before ten minutes are over
+    end = await buyer.ended(pod.orders[0])
+    assert "nothing has run" in end.reason
+    (times,) = await buyer.rows(
+        "SELECT n.state, n.state_reason, m.ended_at - n.state_since AS after"
+        " FROM machines m JOIN nodes n ON n.id = m.name WHERE m.name = :id", id=pod.nodes[0],
+    )  # fmt: skip
+    assert (times["state"], times["state_reason"]) == ("GONE", "agent stopped")
+    assert IDLE_AFTER <= times["after"] <= IDLE_AFTER + WITHIN
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 @pytest.mark.parametrize(

@@ -351,12 +351,55 @@ def test_a_machine_that_is_cordoned_is_kept_for_a_while(
 
 
 def test_a_machine_that_takes_no_work_but_may_by_itself_again_is_kept():
-    """Its disk is full, or its agent starts anew."""
+    """Its disk is full."""
     away = BlockMachine(name="n1", takes_work=False)
-    scene = a_scene(a_release("n1", state=NodeState.GONE), block=by_use(), machines=(away,))
+    scene = a_scene(a_release("n1", state=NodeState.DRAINING), block=by_use(), machines=(away,))
     assert "may by itself again" in decide_block(scene).reason
     both = scene.model_copy(update={"machines": (away, a_closed("n2"))})
     assert "may by itself again" in decide_block(both).reason
+
+
+def a_left(name: str = "n1", minutes: float = 11) -> BlockMachine:
+    return a_closed(name, minutes).model_copy(update={"gone": True})
+
+
+@pytest.mark.parametrize("warm", [0, 8])
+def test_a_machine_whose_agent_has_left_is_kept_for_a_while(warm: int):
+    """Its agent may start anew. A node that has gone is none of the pool any more."""
+    policy = {"fast_warm_gpus": warm, "idle_after": "1m"}
+    scene = a_scene(block=by_use(), machines=(a_left(minutes=9),), policy=policy)
+    decision = decide_block(scene)
+    assert decision.kind is BlockOptionKind.KEEP
+    at = NOW + timedelta(minutes=1)
+    said = f"its agent has left: it ends at {at:%H:%M} UTC unless it comes back"
+    assert decision.reason.endswith(said)
+    later = scene.model_copy(update={"machines": (a_left(minutes=10),)})
+    assert decide_block(later).kind is BlockOptionKind.LET_GO
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (a_left("n2", 1), "their agents have left: it ends at"),
+        (a_closed("n2", 1), "cordoned or drained, or their agents have left: it ends at"),
+        (BlockMachine(name="n2"), "the agent of a node of it has left, and may come back until"),
+        (BlockMachine(name="n2", takes_work=False), "may by itself again"),
+    ],
+)
+def test_a_cluster_that_one_agent_has_left_is_kept_for_what_its_other_node_does(
+    other: BlockMachine, said: str
+):
+    there = a_release("n2", state=NodeState.READY if other.takes_work else NodeState.DRAINING)
+    scene = a_scene(there, block=by_use(), machines=(a_left(minutes=5), other))
+    assert said in decide_block(scene).reason
+    if not other.takes_work:
+        return
+    later = scene.model_copy(update={"machines": (a_left(), other)})
+    assert decide_block(later).kind is BlockOptionKind.LET_GO
+    wanted = later.model_copy(update={"queue": (a_job("next", 8),)})
+    assert "a job is to start there" in decide_block(wanted).reason
+    warm = a_scene(there, block=by_use(), machines=(a_left(), other), policy={"fast_warm_gpus": 8})
+    assert "the pool's warm target wants it" in decide_block(warm).reason
 
 
 def test_a_cluster_of_which_one_machine_is_not_up_yet_is_kept():

@@ -113,6 +113,30 @@ def test_a_machine_over_the_price_cap_ends_and_says_so():
     assert "over the cap of $1.90" in decision.reason
 
 
+@pytest.mark.parametrize(
+    ("policy", "offer", "why"),
+    [
+        ({"instance_types": ["8xB200"]}, {}, "`instance_types`"),
+        ({"sellers": {"exclude": ["dear"]}}, {}, "`sellers`"),
+        ({"countries": {"include": ["DE"]}}, {}, "`countries`"),
+        ({}, {"variable": True}, "`spot`"),
+        ({"instance_types": ["8xH100"], "sellers": {"include": ["dear"]}}, {}, ""),
+    ],
+)
+def test_no_machine_goes_on_that_the_policy_of_now_would_not_order(
+    policy: dict[str, Any], offer: dict[str, Any], why: str
+):
+    fields = {"seller": "dear", "country": "US", **offer}
+    (bought,) = cloud(("2.00", 8), **fields).offers
+    block = by_use(ends_at=ENDS, idle_since=None, offer=bought)
+    decision = decide_block(overrun(block=block, policy=policy))
+    assert decision.kind is (BlockOptionKind.KEEP if why else BlockOptionKind.GO_ON)
+    assert why in going_on(decision).lost
+    warm = {"fast_warm_gpus": 8, **policy}
+    idle = decide_block(a_scene(a_release("n1"), block=block, policy=warm))
+    assert why in going_on(idle).lost
+
+
 def test_flexible_work_that_loses_nothing_moves_to_what_costs_less():
     job = a_job_there("n1", 1, tier=Tier.FLEX, lost=timedelta(0))
     block = by_use(ends_at=ENDS, idle_since=None, tier=Tier.FLEX)
