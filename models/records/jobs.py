@@ -136,6 +136,8 @@ class QueueRow(SQLModel, table=True):
     told_reason: str | None = Field(default=None, sa_type=Text)
     spared: list[dict[str, Any]] | None = Field(sa_column=json_column(nullable=True))
     """Running jobs that may not be stopped for it yet, and from when on each may."""
+    kept_back_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    """Written by workers of versions before `purchase_looks`, and read by nobody since."""
     preparing: dict[str, Any] | None = Field(sa_column=json_column(nullable=True))
     """Where its workflow was last told to prepare it: nodes, expected start, when and by which
     cycle."""

@@ -1,6 +1,7 @@
 """Whether a job was kept back by who pays is on record for each purchase that was made for it.
 
-One moment for a job (`queue.kept_back_at`) held for its last purchase alone.
+One moment for a job (`queue.kept_back_at`) held for its last purchase alone. That column stays for
+workers of the version before, which write it.
 """
 
 from alembic import op
@@ -18,4 +19,3 @@ def upgrade() -> None:
             PRIMARY KEY (purchase_id, job_id)
         )
     """)
-    op.execute("ALTER TABLE queue DROP COLUMN kept_back_at")
