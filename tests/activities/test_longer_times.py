@@ -17,11 +17,13 @@ from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.machine_extension import MachineExtensionActivities
 from longshore.activities.buying.purchase_views import PurchaseViews
 from longshore.activities.migrations import upgrade
-from longshore.activities.queue_rows import ensure_pool
+from longshore.activities.views import set_pool
 from longshore.models.block import BlockVerdict
 from longshore.models.block_end import BlockDecision, BlockOption, BlockOptionKind, GoOnRequest
+from longshore.models.buying_policy import BuyingPolicy
 from longshore.models.market import OrderRequest
 from longshore.models.money import MICRO
+from longshore.models.pool import PoolSpec
 from longshore.models.purchase import PurchaseOption, PurchaseRequest
 from longshore.workers.stack import Stack
 from tests.support.databases import database_of
@@ -44,7 +46,7 @@ async def tree(ledger: Ledger) -> Ledger:
             "UPDATE jobs SET tenant = :name WHERE id = :job", name=name, job=f"of-{name}"
         )
     async with ledger.database.transaction() as connection:
-        await ensure_pool(connection, ledger.pool)
+        await set_pool(connection, PoolSpec(name=ledger.pool, buying=BuyingPolicy(enabled=True)))
     assert await buy(ledger) == ""
     await machine(ledger, "m")
     return ledger
