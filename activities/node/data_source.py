@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from longshore.activities.node.index_pages import index_pages
+from longshore.activities.node.index_pages import LinksLeft, index_pages
+from longshore.activities.node.system import boot_clock
 from longshore.activities.own_link import is_own_link, refuse_own_link
 from longshore.activities.storage import connect, is_local, speaking, why_away
 from longshore.models.addresses import file_name, unquoted, without_secrets
@@ -24,6 +25,8 @@ from longshore.models.visible import shown
 
 SUMS = "SHA256SUMS"
 """A file at the root of a data set with the digests of others, as `sha256sum` writes it."""
+_MOST_OF_SUMS = 200_000_000
+"""Bytes of it; a longer one is passed over."""
 PIECE = 8_000_000
 _SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)", re.ASCII)
 _TAGS = ("ETag", "etag", "md5Hash", "Content-MD5", "Last-Modified", "LastModified", "mtime")
@@ -33,6 +36,10 @@ _MOST_LINKS = 16
 """That are followed one after the other; more are a circle."""
 _SILENT = 60.0
 """Seconds without a byte after which a source counts as away."""
+
+_LEAST, _LEAST_OVER = 1_000, 60.0
+"""Bytes a second that a source has to give of a file, over so many seconds of waiting for it. One
+that gives less is as good as silent, and would hold up others as long as it likes."""
 
 T = TypeVar("T")
 
@@ -119,8 +126,10 @@ class DataSource:
         """Raises StoreError where what reads such a URL is not installed."""
         self.url = url
         self._is_http = url.startswith(("http:", "https:"))
-        client = {"timeout": _limits(), "middlewares": (refuse_own_link,)} if self._is_http else {}
-        options = {"client_kwargs": client} if client else {}
+        # What is packed could be of any size once it is unpacked.
+        client = {"timeout": _limits(), "middlewares": (refuse_own_link,),
+                  "headers": {"Accept-Encoding": "identity"}}  # fmt: skip
+        options = {"client_kwargs": client} if self._is_http else {}
         try:
             self._fs, self._root = connect(url, **options)
             if self._is_http:
@@ -168,7 +177,20 @@ class DataSource:
             speaking("source", self.url, f"read ({file.path})"),
             self._open(file) as opened,
         ):
-            while piece := opened.read(PIECE):
+            waited, came = 0.0, 0
+            while True:
+                began = boot_clock()
+                piece = opened.read(PIECE)
+                if not piece:
+                    return
+                waited, came = waited + boot_clock() - began, came + len(piece)
+                if waited > _LEAST_OVER:
+                    if came < _LEAST * waited:
+                        raise StoreError(
+                            f"{without_secrets(self.url)} gives less than {_LEAST:,} bytes a "
+                            f"second ({file.path})"
+                        )
+                    waited, came = 0.0, 0
                 yield piece
 
     def is_as_listed(self, file: SourceFile) -> bool:
@@ -216,8 +238,10 @@ class DataSource:
                 return [self._file(name, self._root, info)]
         below = self._root if not self._is_http else f"{self._root}/"
         # A folder that cannot be listed would be left out in silence.
-        strict = {"on_error": "raise"} if self._is_http or is_local(self._fs) else {}
-        found: dict[str, Any] = self._fs.find(below, detail=True, **strict)
+        how: dict[str, Any] = {"on_error": "raise"} if self._is_http or is_local(self._fs) else {}
+        if self._is_http:
+            how["left"] = LinksLeft(MOST_FILES)
+        found: dict[str, Any] = self._fs.find(below, detail=True, **how)
         files: dict[str, SourceFile] = {}
         links: dict[str, str] = {}
         for location, info in found.items():
@@ -255,12 +279,24 @@ class DataSource:
     def _sums(self, files: list[SourceFile]) -> dict[str, str]:
         """Return the digests that the data set has of its own files."""
         for file in files:
-            if file.path == SUMS and (file.size or 0) < 200_000_000:
-                text = b"".join(self.read(file)).decode(errors="surrogateescape")
-                lines = text.replace("\r\n", "\n").split("\n")
-                return {found[2]: found[1].lower() for line in lines
-                        if (found := _SUM.fullmatch(line))}  # fmt: skip
+            if file.path == SUMS and (file.size or 0) <= _MOST_OF_SUMS:
+                return self._sums_in(file, {each.path for each in files})
         return {}
+
+    def _sums_in(self, file: SourceFile, paths: set[str]) -> dict[str, str]:
+        """Return the digests of these paths. Raises StoreError where there is no end of them."""
+        sums, size, rest = dict[str, str](), 0, b""
+        for piece in chain(self.read(file), (b"\n",)):
+            size += len(piece)
+            if size > _MOST_OF_SUMS:
+                where = without_secrets(self.url)
+                raise StoreError(f"{SUMS} of {where} has over {_MOST_OF_SUMS:,} bytes")
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                text = line.removesuffix(b"\r").decode(errors="surrogateescape")
+                if (found := _SUM.fullmatch(text)) and found[2] in paths:
+                    sums[found[2]] = found[1].lower()
+        return sums
 
 
 def _limits() -> Any:
