@@ -15,7 +15,7 @@ from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 
-from longshore.client.ignore_patterns import as_expression
+from longshore.models.git_patterns import as_expression
 
 OWN_FILE = ".longshoreignore"
 _GIT_FILE = ".gitignore"

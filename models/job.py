@@ -36,7 +36,7 @@ from longshore.models.labels import JobLabels
 from longshore.models.legacy_documents import clamped
 from longshore.models.mistakes import refuse
 from longshore.models.moment import Moment, at, why_in_vain
-from longshore.models.output_pattern import read_pattern
+from longshore.models.output_pattern import can_match
 from longshore.models.resource_request import ResourceRequest
 from longshore.models.retry import RetryPolicy
 from longshore.models.serving import EngineSpec
@@ -123,7 +123,7 @@ def _stays_inside(pattern: str) -> str:
 
 def _can_match(pattern: str, info: ValidationInfo) -> str:
     # Asked of what is given now alone: jobs that were taken once go on without these files.
-    if is_given(info) and read_pattern(pattern) is None:
+    if is_given(info) and not can_match(pattern):
         raise ValueError(
             f"{shown(pattern)} matches no file: write it as in a .gitignore, such as results or "
             '"*.pt"; "*" is all of the job\'s folder'

@@ -5,34 +5,15 @@ They lie beside the code, in the form of checkpoints: a manifest for each rank, 
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import pathspec
-
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.node.checkpoint_files import files_of, is_unfinished
-from longshore.activities.storage import speaking
+from longshore.activities.storage import GivenUp, speaking
 from longshore.models.checkpoint import Manifest
-from longshore.models.output_pattern import read_pattern
-
-
-def unmatched(patterns: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
-    """Return which patterns match none of the paths; what begins with ! takes away, and has to
-    match nothing."""
-    return tuple(
-        pattern
-        for pattern in patterns
-        if not pattern.startswith("!") and not any(map(_matcher([pattern]), paths))
-    )
-
-
-def _matcher(patterns: Sequence[str]) -> Callable[[str], bool]:
-    """Return what tells whether patterns match a path. One that matches no path may be among them:
-    an earlier version took it."""
-    readable = filter(None, map(read_pattern, patterns))
-    return pathspec.GitIgnoreSpec(readable).match_file
+from longshore.models.output_pattern import OutputPatterns
 
 
 class OutputStore(CheckpointStore):
@@ -44,7 +25,7 @@ class OutputStore(CheckpointStore):
     def keep(
         self,
         folder: Path,
-        patterns: tuple[str, ...],
+        patterns: OutputPatterns,
         draft: Manifest,
         given_up: threading.Event,
         left_out: Callable[[str, str], None] = lambda path, why: None,
@@ -54,10 +35,16 @@ class OutputStore(CheckpointStore):
         `draft` says whose they are. `left_out` hears of files that match, and of folders, which
         cannot be read or stored, and why. Raises what `publish` raises.
         """
+
+        def is_given_back(path: str) -> bool:
+            if given_up.is_set():  # a job may have made millions of files
+                raise GivenUp
+            return patterns.matches(path)
+
         # Nobody writes any more: what is called as a draft of a checkpoint is a file as any other.
         # What the agent set aside is none of what the job gives back.
         found = partial(
-            files_of, named=_matcher(patterns), enters=lambda path: not is_unfinished(path),
+            files_of, named=is_given_back, enters=lambda path: not is_unfinished(path),
             left_out=left_out,
         )  # fmt: skip
         return self.publish(folder, draft, given_up, files_in=found)

@@ -18,8 +18,9 @@ import json
 import logging
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -56,7 +57,10 @@ from longshore.models.errors import DamagedError, StoreError
 from longshore.scheduling.staging import Wanted, order
 
 AT_ONCE = 4
-"""Files of a node that are on their way at a time."""
+"""Files of a node that are on their way at a time; and of data sets of one tenant that have none
+among these, though they keep GPUs waiting."""
+_LOOKS = 4
+"""Sources that are looked at for one tenant at a time."""
 FIRST_WAIT = 1.0
 """Seconds before a file is tried again; doubled after the second try."""
 _LISTED_FOR = 60.0
@@ -83,6 +87,7 @@ class DataCache(DataOnDisk):
         self._fetches: dict[str, Fetch] = {}
         self._listings: dict[tuple[str, str], tuple[float, Source, Listing]] = {}
         self._threads: list[threading.Thread] = []
+        self._looking: dict[str, ThreadPoolExecutor] = {}
 
     # --- who wants what -----------------------------------------------------------------
 
@@ -113,6 +118,14 @@ class DataCache(DataOnDisk):
                 return fetch
             if given_up.wait(0.05):  # it is being removed
                 raise GivenUp
+
+    def threads_of(self, tenant: str) -> ThreadPoolExecutor:
+        """Return what `want` and `is_outdated` are to be called in: a source may answer as slowly
+        as it likes, and then holds up its own tenant alone."""
+        with self._guard:
+            if tenant not in self._looking:
+                self._looking[tenant] = ThreadPoolExecutor(_LOOKS, f"sources of {tenant}")
+            return self._looking[tenant]
 
     def leave(self, fetch: Fetch, token: object) -> None:
         """Want a data set no more. What nobody wants is fetched no further."""
@@ -155,6 +168,7 @@ class DataCache(DataOnDisk):
             if fetch is None or not fetch.is_of_use:
                 return None
             fetch.wants[token] = _of(fetch, wanted)
+            self._hire()
             self._guard.notify_all()
             return fetch
 
@@ -274,14 +288,30 @@ class DataCache(DataOnDisk):
 
     def _hire(self) -> None:
         while len(self._threads) < AT_ONCE:
-            thread = threading.Thread(target=self._work, name="data", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+            self._threads.append(self._thread(None))
+        of_tenant = Counter(each.tenant for each in self._fetches.values() if each.has_own_thread)
+        for fetch in self._fetches.values():
+            waits = fetch.pending and any(want.placed for want in fetch.wants.values())
+            if waits and not fetch.has_own_thread and of_tenant[fetch.tenant] < AT_ONCE:
+                fetch.has_own_thread = True
+                of_tenant[fetch.tenant] += 1
+                self._thread(fetch)
 
-    def _work(self) -> None:
+    def _thread(self, only: Fetch | None) -> threading.Thread:
+        thread = threading.Thread(target=self._work, args=(only,), name="data", daemon=True)
+        thread.start()
+        return thread
+
+    def _work(self, only: Fetch | None) -> None:
+        """Fetch what is wanted; files of one data set alone until it has none, where none of them
+        is on its way: others may hold all of the other threads, as long as their sources like."""
         while True:
             with self._guard:
-                while (next_one := self._next()) is None:
+                while (next_one := self._next(only)) is None:
+                    if only is not None and _is_over(only):
+                        only.has_own_thread = False
+                        self._hire()
+                        return
                     self._guard.wait(0.2)
             fetch, file = next_one
             why, disk, damaged = "", None, False
@@ -302,16 +332,18 @@ class DataCache(DataOnDisk):
                 finish(fetch)
             self.changed()
 
-    def _next(self) -> tuple[Fetch, SourceFile] | None:
-        """Return the file to fetch now, as `scheduling.staging` orders the data sets."""
+    def _next(self, only: Fetch | None) -> tuple[Fetch, SourceFile] | None:
+        """Return the file to fetch now, as `scheduling.staging` orders the data sets; of `only`
+        one that has no file on its way."""
         now = boot_clock()
-        ready = {key: fetch for key, fetch in self._fetches.items()
-                 if fetch.pending and fetch.retry_at <= now}  # fmt: skip
-        if not ready:
-            return None
+        among = [only] if only and not only.under_way else [] if only else self._fetches.values()
+        ready = {fetch.key: fetch for fetch in among if fetch.pending and fetch.retry_at <= now}
         wanted = [want for fetch in ready.values() for want in fetch.wants.values()]
+        if not wanted:
+            return None
         fetch = ready[order(wanted)[0]]
         fetch.under_way += 1
+        fetch.heard_at = now
         return fetch, fetch.pending.popleft()
 
     def _fetched(
@@ -343,6 +375,10 @@ class DataCache(DataOnDisk):
             fetch.release()
             return False
         return not fetch.pending and not fetch.under_way
+
+
+def _is_over(fetch: Fetch) -> bool:
+    return not fetch.wants or not (fetch.pending or fetch.under_way)
 
 
 def _of(fetch: Fetch, wanted: Wanted) -> Wanted:

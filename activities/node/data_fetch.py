@@ -13,6 +13,7 @@ from typing import Any
 from longshore.activities.failpoints import blocking_failpoint
 from longshore.activities.node.data_source import Listing, Source, SourceFile
 from longshore.activities.node.file_locks import Held, lock
+from longshore.activities.node.system import boot_clock
 from longshore.activities.node.write_share import WriteShare
 from longshore.activities.storage import GivenUp, put_local
 from longshore.models.data import SEPARATOR
@@ -42,6 +43,9 @@ class Fetch:
         self.pending = deque[SourceFile]()
         self.under_way = 0
         self.retry_at = 0.0
+        self.heard_at = boot_clock()
+        """When something of it came last, or was asked for."""
+        self.has_own_thread = False
         self.tries: dict[str, int] = {}
         self.retried: dict[str, str] = {}
         """Files that have failed and are tried again, with why."""
@@ -102,6 +106,9 @@ def _fill(held: Held, fetch: Fetch, file: SourceFile, share: WriteShare) -> None
     os.ftruncate(held.fd, 0)
     at, sha = 0, hashlib.sha256()
     for piece in fetch.source.read(file):
+        fetch.heard_at = boot_clock()
+        if file.size is not None and at + len(piece) > file.size:
+            raise DamagedError(f"more bytes come than {file.size:,}")
         share.write(held.fd, piece, at, fetch.given_up)
         if fetch.given_up.is_set():
             raise GivenUp

@@ -14,6 +14,7 @@ from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_fetch import Fetch
 from longshore.activities.node.data_source import ForbiddenError, SourceError
 from longshore.activities.node.preparing import POLL_EVERY, NotReadyError, unless_unwanted
+from longshore.activities.node.system import boot_clock
 from longshore.activities.storage import GivenUp
 from longshore.models.data import SEPARATOR, STATE, DataSet, variable_of
 from longshore.models.errors import StoreError
@@ -21,11 +22,14 @@ from longshore.models.job import JobSpec
 from longshore.models.retry import FailureClass
 from longshore.models.text import count
 from longshore.models.units import format_bytes
+from longshore.models.visible import brief, shown
 from longshore.scheduling.staging import Wanted
 
 IN_IMAGE = "/longshore/data"
 """Where a container sees the data sets of its job."""
 _MOST_NAMED = 100
+_SILENT_FOR = 10
+"""Seconds without a byte after which the words of a data set say so."""
 
 Say = Callable[[str], None]
 Tell = Callable[[Sequence[str]], None]
@@ -243,7 +247,8 @@ class _Asking:
             sets.listed_anew.add(name)
             look = partial(sets.cache.is_outdated, old, self.unwanted, self.within)
             with contextlib.suppress(SourceError, StoreError):
-                if await unless_unwanted(self.unwanted, look, lambda late: None):
+                threads = sets.cache.threads_of(self.spec.tenant)
+                if await unless_unwanted(self.unwanted, look, lambda late: None, threads):
                     data = fetched_sets(self.spec)[name]
                     sets.fetches[name] = await self._fetch(sets, name, data, old)
                     if sets.fetches[name] is not old:
@@ -257,8 +262,9 @@ class _Asking:
             self.within, before,
         )  # fmt: skip
         return await unless_unwanted(
-            self.unwanted, call, lambda late: sets.cache.leave(late, sets.token)
-        )
+            self.unwanted, call, lambda late: sets.cache.leave(late, sets.token),
+            sets.cache.threads_of(self.spec.tenant),
+        )  # fmt: skip
 
 
 def _may_start(sets: Sets, name: str, data: DataSet) -> bool:
@@ -306,8 +312,23 @@ def _sizes(sets: Sets) -> tuple[int, int]:
 def _words(name: str, fetch: Fetch) -> str:
     if fetch.listing.total:
         here, total = format_bytes(fetch.bytes_here), format_bytes(fetch.listing.total)
-        return f"fetching its data {name}: {here} of {total}"
-    return f"fetching its data {name}: {fetch.files_here} of {len(fetch.listing.files)} files"
+        said = f"fetching its data {name}: {here} of {total}"
+    else:
+        said = f"fetching its data {name}: {fetch.files_here} of {len(fetch.listing.files)} files"
+    return f"{said}{_why_slow(fetch)}".encode(errors="replace").decode()  # it names files
+
+
+def _why_slow(fetch: Fetch) -> str:
+    """Return what holds a data set up, to be said behind how far it is."""
+    silent = boot_clock() - fetch.heard_at
+    if fetch.retried and not fetch.under_way:
+        path, why = next(iter(fetch.retried.copy().items()))
+        return f" ({shown(path)} is tried again: {brief(' '.join(why.split()))})"
+    if silent < _SILENT_FOR or fetch.done.is_set():
+        return ""
+    if not fetch.under_way:
+        return " (it waits until files of other data sets are here)"
+    return f" (nothing has come of it for {int(silent // _SILENT_FOR * _SILENT_FOR)} s)"
 
 
 def _lay_out(sets: Sets, folder: Path) -> None:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from longshore.activities.node.index_pages import index_pages
+from longshore.activities.node.index_pages import LinksLeft, index_pages
 from longshore.activities.node.source_walk import files_below, info_of
+from longshore.activities.node.system import boot_clock
 from longshore.activities.own_link import is_own_link, middlewares_for
 from longshore.activities.storage import connect, is_local, speaking, why_away
 from longshore.models.addresses import file_name, unquoted, without_secrets
@@ -26,6 +27,8 @@ from longshore.models.visible import shown
 
 SUMS = "SHA256SUMS"
 """A file at the root of a data set with the digests of others, as `sha256sum` writes it."""
+_MOST_OF_SUMS = 200_000_000
+"""Bytes of it; a longer one is passed over."""
 PIECE = 8_000_000
 _SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)", re.ASCII)
 _TAGS = ("ETag", "etag", "md5Hash", "Content-MD5", "Last-Modified", "LastModified", "mtime")
@@ -35,6 +38,10 @@ _MOST_LINKS = 16
 """That are followed one after the other; more are a circle."""
 _SILENT = 60.0
 """Seconds without a byte after which a source counts as away."""
+
+_LEAST, _LEAST_OVER = 1_000, 60.0
+"""Bytes a second that a source has to give of a file, over so many seconds of waiting for it. One
+that gives less is as good as silent, and would hold up others as long as it likes."""
 
 T = TypeVar("T")
 
@@ -123,7 +130,9 @@ class DataSource:
         self._is_http = url.startswith(("http:", "https:"))
         options: dict[str, Any] = {}
         if self._is_http:
-            client = {"timeout": _limits(), "middlewares": middlewares_for(url)}
+            # What is packed could be of any size once it is unpacked.
+            client = {"timeout": _limits(), "middlewares": middlewares_for(url),
+                      "headers": {"Accept-Encoding": "identity"}}  # fmt: skip
             options = {"client_kwargs": client}
         try:
             self._fs, self._root = connect(url, **options)
@@ -172,7 +181,20 @@ class DataSource:
             speaking("source", self.url, f"read ({file.path})"),
             self._open(file) as opened,
         ):
-            while piece := opened.read(PIECE):
+            waited, came = 0.0, 0
+            while True:
+                began = boot_clock()
+                piece = opened.read(PIECE)
+                if not piece:
+                    return
+                waited, came = waited + boot_clock() - began, came + len(piece)
+                if waited > _LEAST_OVER:
+                    if came < _LEAST * waited:
+                        raise StoreError(
+                            f"{without_secrets(self.url)} gives less than {_LEAST:,} bytes a "
+                            f"second ({file.path})"
+                        )
+                    waited, came = 0.0, 0
                 yield piece
 
     def is_as_listed(self, file: SourceFile) -> bool:
@@ -220,7 +242,9 @@ class DataSource:
                 return [self._file(name, self._root, info)]
         if self._is_http or is_local(self._fs):
             top = f"{self._root}/" if self._is_http else self._root
-            found = dict(islice(files_below(self._fs, top, self._enters), MOST_FILES + 1))
+            how = {"left": LinksLeft(MOST_FILES)} if self._is_http else {}
+            below = files_below(self._fs, top, self._enters, **how)
+            found = dict(islice(below, MOST_FILES + 1))
         else:  # a bucket, which lists all that it has at once
             found = self._fs.find(self._root, detail=True)
         files: dict[str, SourceFile] = {}
@@ -267,12 +291,24 @@ class DataSource:
     def _sums(self, files: list[SourceFile]) -> dict[str, str]:
         """Return the digests that the data set has of its own files."""
         for file in files:
-            if file.path == SUMS and (file.size or 0) < 200_000_000:
-                text = b"".join(self.read(file)).decode(errors="surrogateescape")
-                lines = text.replace("\r\n", "\n").split("\n")
-                return {found[2]: found[1].lower() for line in lines
-                        if (found := _SUM.fullmatch(line))}  # fmt: skip
+            if file.path == SUMS and (file.size or 0) <= _MOST_OF_SUMS:
+                return self._sums_in(file, {each.path for each in files})
         return {}
+
+    def _sums_in(self, file: SourceFile, paths: set[str]) -> dict[str, str]:
+        """Return the digests of these paths. Raises StoreError where there is no end of them."""
+        sums, size, rest = dict[str, str](), 0, b""
+        for piece in chain(self.read(file), (b"\n",)):
+            size += len(piece)
+            if size > _MOST_OF_SUMS:
+                where = without_secrets(self.url)
+                raise StoreError(f"{SUMS} of {where} has over {_MOST_OF_SUMS:,} bytes")
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                text = line.removesuffix(b"\r").decode(errors="surrogateescape")
+                if (found := _SUM.fullmatch(text)) and found[2] in paths:
+                    sums[found[2]] = found[1].lower()
+        return sums
 
 
 def _limits() -> Any:

@@ -1,53 +1,103 @@
 """Files below a URL of HTTP, by the links of index pages as browsers read them.
 
-fsspec takes links as they are written: `a&amp;b.csv` is no file that a server has.
+fsspec takes links as they are written: `a&amp;b.csv` is no file that a server has. A page is what
+a tenant names, and is read for all of a node: its bytes and its time are bounded, and it is looked
+over once from its beginning to its end. Python's own parser goes back over tags that do not end.
 """
 
+import asyncio
+import math
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
+from html import unescape
 from html.entities import html5
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urljoin
 
+from longshore.activities.node.system import boot_clock
+from longshore.models.addresses import without_secrets
+from longshore.models.errors import StoreError
+
+MOST_BYTES = 16_000_000
+"""Of a page: over 100,000 links of most servers."""
+PAGE_WITHIN = 60.0
+"""Seconds for a whole page: until it is here, and all of its links are read."""
+LONGEST_LINK = 4_096
 _LINKS_OF = frozenset({"text/html", "application/xhtml+xml"})
 _NAMED = re.compile("&([A-Za-z0-9]+)([;=]?)")
 """What may be a reference to a character by its name."""
+_SPACE = r"[ \t\n\f\r]"
+_TAG = re.compile(r"<(/?)([A-Za-z][^ \t\n\f\r/>]*+)")
+_ATTRIBUTE = re.compile(
+    rf"(?:{_SPACE}|/)*+(?:(?P<end>>)|(?P<name>[^ \t\n\f\r/>][^ \t\n\f\r/>=]*+)"
+    rf"(?:{_SPACE}*+={_SPACE}*+(?:\"(?P<double>[^\"]*+)\"|'(?P<single>[^']*+)'"
+    r"|(?P<bare>(?![\"'])[^ \t\n\f\r>]*+))|(?!" + _SPACE + r"*+=)))"
+)
+_TEXT_ONLY = {
+    name: re.compile(rf"</{name}(?![A-Za-z0-9])", re.IGNORECASE)
+    for name in ("script", "style", "textarea", "title", "xmp")
+}
+"""Elements in which nothing is a tag but their own end."""
 
 
-class _Links(HTMLParser):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = dict[str, None]()
-        self.base: str | None = None
-        """What links are relative to, where the page says so: the first one counts."""
+@dataclass
+class LinksLeft:
+    """How many links the pages of one look may still have."""
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            if tag == "a" and name == "href" and value:
-                self.found[value.strip()] = None
-            elif tag == "base" and name == "href" and self.base is None:
-                self.base = (value or "").strip()
-
-    def parse_marked_section(self, i: int, report: bool = True) -> int:
-        """HTML has none: it is a comment until the next `>`. Python refuses most of them."""
-        return self.parse_bogus_comment(i)
+    count: int
 
 
-def links_below(page: str, url: str) -> list[str]:
-    """Return the URLs below another one to which its page has links."""
+def links_below(page: str, url: str, until: float = math.inf) -> list[str]:
+    """Return the URLs below another one to which its page has links. Raises TimeoutError where
+    that lasts until so late of `boot_clock`."""
     folder = f"{url.rstrip('/')}/"
-    links = _Links()
-    links.feed(_NAMED.sub(_as_in_attributes, page))
-    links.close()
-    base = _joined(folder, links.base or "") or folder
+    links, said = dict[str, None](), None
+    for tag, link in _links(page):
+        if tag == "base":
+            said = link if said is None else said  # the first one counts
+        elif link:
+            links[link] = None
+    base = _joined(folder, said or "") or folder
     found: dict[str, None] = {}
-    for link in links.found:
+    for link in links:
+        if boot_clock() > until:
+            raise TimeoutError
         target = _joined(base, link)
         # A page may say http of what is https.
         if (path := _path(target).removeprefix(_path(folder))) not in ("", _path(target)):
             found[f"{folder}{path}"] = None
     return list(found)
+
+
+def _links(page: str) -> Iterator[tuple[str, str]]:
+    """Yield each `href` of a tag `a` or `base`; one that no path is as long as is left out."""
+    at = page.find("<")
+    while at >= 0:
+        if page.startswith("<!--", at):
+            ends = page.startswith((">", "->"), at + 4)
+            at = page.find(">" if ends else "-->", at + 4)
+        elif page.startswith(("<!", "<?"), at):  # HTML has no others: a comment until the next >
+            at = page.find(">", at + 2)
+        elif tag := _TAG.match(page, at):
+            name, at = tag[2].lower(), tag.end()
+            while (found := _ATTRIBUTE.match(page, at)) and not found["end"]:
+                at = found.end()
+                is_link = not tag[1] and name in ("a", "base") and found["name"].lower() == "href"
+                value = found["double"] or found["single"] or found["bare"] or ""
+                if is_link and len(value) <= LONGEST_LINK:
+                    yield name, unescape(_NAMED.sub(_as_in_attributes, value)).strip()
+            if found is None:
+                return  # the page ends in a tag
+            at = found.end()
+            if not tag[1] and (end := _TEXT_ONLY.get(name)):
+                if (closed := end.search(page, at)) is None:
+                    return
+                at = closed.start()
+        else:
+            at += 1
+        at = page.find("<", at) if at >= 0 else at
 
 
 def _as_in_attributes(reference: re.Match[str]) -> str:
@@ -75,14 +125,26 @@ def index_pages() -> Any:
     from fsspec.implementations.http import HTTPFileSystem
 
     class IndexPages(HTTPFileSystem):
-        async def _ls_real(self, url: str, detail: bool = True, **kwargs: Any) -> Any:
+        async def _ls_real(
+            self, url: str, detail: bool = True, left: LinksLeft | None = None, **kwargs: Any
+        ) -> Any:
             session = await self.set_session()
-            async with session.get(self.encode_url(url), **{**self.kwargs, **kwargs}) as answer:
-                self._raise_not_found_for_status(answer, url)
-                kind = answer.headers.get("Content-Type", "text/html").partition(";")[0]
-                is_page = kind.strip().lower() in _LINKS_OF
-                page = await answer.text(errors="ignore") if is_page else ""
-            found = links_below(page, url)
+            until = boot_clock() + PAGE_WITHIN
+            try:
+                async with (
+                    asyncio.timeout(PAGE_WITHIN),
+                    session.get(self.encode_url(url), **{**self.kwargs, **kwargs}) as answer,
+                ):
+                    self._raise_not_found_for_status(answer, url)
+                    page = await _text(answer, url)
+                # All that is read over HTTP here goes over the loop of this thread.
+                found = await asyncio.to_thread(links_below, page, url, until)
+            except TimeoutError:
+                raise _refused(url, f"takes longer than {PAGE_WITHIN:g} s") from None
+            if left is not None:
+                left.count -= len(found)
+                if left.count < 0:
+                    raise _refused(url, "and those before it have too many links: pack the files")
             if not detail:
                 return sorted(found)
             return [
@@ -91,3 +153,28 @@ def index_pages() -> Any:
             ]
 
     return IndexPages
+
+
+async def _text(answer: Any, url: str) -> str:
+    """Return the page of an answer of aiohttp; nothing of what is none. Raises StoreError where it
+    is too long, or packed: it could be of any size then."""
+    kind = answer.headers.get("Content-Type", "text/html").partition(";")[0]
+    if kind.strip().lower() not in _LINKS_OF:
+        return ""
+    if answer.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
+        raise _refused(
+            url, "is sent packed, and was asked for as it is"
+        )  # it could be of any size
+    data = bytearray()
+    async for piece in answer.content.iter_any():
+        data += piece
+        if len(data) > MOST_BYTES:
+            raise _refused(url, f"has over {MOST_BYTES:,} bytes: pack the files, as in tar")
+    try:
+        return data.decode(answer.get_encoding(), errors="ignore")
+    except (LookupError, RuntimeError):
+        return data.decode(errors="ignore")
+
+
+def _refused(url: str, why: str) -> StoreError:
+    return StoreError(f"the index page {without_secrets(url)} {why}")

@@ -3,10 +3,9 @@
 import asyncio
 import threading
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
-from longshore.activities.artifacts.outputs import OutputStore, unmatched
+from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.failpoints import failpoint, wall_clock
 from longshore.activities.node.preparing import in_thread
 from longshore.activities.storage import GivenUp
@@ -14,6 +13,7 @@ from longshore.models.checkpoint import Manifest
 from longshore.models.errors import DamagedError, StoreError
 from longshore.models.node import Inventory
 from longshore.models.node_messages import RunProcessRequest
+from longshore.models.output_pattern import OutputPatterns
 from longshore.models.text import listed
 from longshore.models.visible import shown
 
@@ -43,10 +43,15 @@ async def store_outputs(
         left_out.setdefault(why, []).append(path)
 
     await failpoint("run_process.before-outputs")
-    keep = partial(store.keep, folder, request.spec.outputs, draft, given_up, leave_out)
+
+    def keep() -> OutputPatterns:
+        patterns = OutputPatterns(request.spec.outputs)  # which takes its time, too
+        store.keep(folder, patterns, draft, given_up, leave_out)
+        return patterns
+
     keeping = in_thread(keep)
     try:
-        kept = await asyncio.wait_for(keeping, within.total_seconds())
+        patterns = await asyncio.wait_for(keeping, within.total_seconds())
     except TimeoutError:
         return f"its outputs are not stored: that took longer than {within}"
     except (StoreError, DamagedError, GivenUp, OSError, UnicodeError) as error:
@@ -54,9 +59,8 @@ async def store_outputs(
     finally:
         given_up.set()
     said: list[str] = []
-    lacking = unmatched(request.spec.outputs, [file.path for file in kept.files])
-    if lacking and not placement.rank:  # of a gang often rank 0 alone writes them
-        named = listed([shown(each) for each in lacking], 5)
+    if patterns.unused and not placement.rank:  # of a gang often rank 0 alone writes them
+        named = listed([shown(each) for each in patterns.unused], 5)
         said.append(f"`outputs` names {named}, and the job's folder has no such file")
     for why, paths in sorted(left_out.items()):
         named = listed([shown(each) for each in sorted(paths)], 5)

@@ -43,13 +43,16 @@ def in_background(call: Callable[[], None]) -> None:
 
 
 async def unless_unwanted(
-    unwanted: threading.Event, call: Callable[[], T], undo: Callable[[T], None]
+    unwanted: threading.Event,
+    call: Callable[[], T],
+    undo: Callable[[T], None],
+    threads: ThreadPoolExecutor = _threads,
 ) -> T:
-    """Run a blocking call; raises GivenUp as soon as nobody wants it.
+    """Run a blocking call in one of `threads`; raises GivenUp as soon as nobody wants it.
 
     What hangs is left behind then, and what it returns late is handed to `undo`.
     """
-    future = _threads.submit(call)
+    future = threads.submit(call)
     done = asyncio.wrap_future(future)
     try:
         while not done.done():

@@ -17,11 +17,11 @@ _DEEPEST = 500
 
 
 def files_below(
-    fs: Any, top: str, enters: Callable[[str], bool]
+    fs: Any, top: str, enters: Callable[[str], bool], **how: Any
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield location and facts of each file below a folder, in the folders that it `enters`.
 
-    Raises FileNotFoundError where the top is not there, StoreError where another folder is not
+    `how` is what `fs.ls` gets besides. Raises FileNotFoundError where the top is not there, StoreError where another folder is not
     that was listed, and what the file system raises.
     """
     folders, seen = [(top, 1)], {top}
@@ -29,7 +29,7 @@ def files_below(
         folder, depth = folders.pop()
         try:
             # By the name that was listed: a server may have `part1/`, and no `part1`.
-            entries: list[dict[str, Any]] = fs.ls(folder, detail=True)
+            entries: list[dict[str, Any]] = fs.ls(folder, detail=True, **how)
         except FileNotFoundError:
             if folder == top:
                 raise

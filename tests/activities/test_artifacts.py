@@ -26,6 +26,7 @@ from longshore.activities.artifacts.rows import (
 from longshore.activities.artifacts.store import ArtifactStore, object_name
 from longshore.models.checkpoint import Manifest
 from longshore.models.errors import DamagedError, StaleError
+from longshore.models.output_pattern import OutputPatterns
 from longshore.models.snapshot import Part, Snapshot, SnapshotFile
 from tests.support.ledger import SUBMITTED_AT, WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
@@ -173,7 +174,7 @@ async def test_outputs_stay_while_a_job_or_its_dag_may_read_them(
             job_id=job, attempt=1, number=1, prefix="", files=(), bytes=0, node_id="n",
             saved_at=SUBMITTED_AT, published_at=SUBMITTED_AT,
         )  # fmt: skip
-        outputs.keep(tmp_path, ("r",), draft, threading.Event())
+        outputs.keep(tmp_path, OutputPatterns(["r"]), draft, threading.Event())
         await ledger.enqueue(job)
     await ledger.rows(
         "UPDATE jobs SET ended_at = now() - interval '9 days', end_state = 'SUCCEEDED'"

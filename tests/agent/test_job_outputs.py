@@ -14,6 +14,7 @@ from longshore.activities.artifacts.outputs import OutputStore
 from longshore.client.pull import Pulled, pull
 from longshore.models.checkpoint import Manifest
 from longshore.models.errors import DamagedError, RefusedError
+from longshore.models.output_pattern import OutputPatterns
 from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode
 
@@ -267,7 +268,7 @@ async def test_no_rank_writes_over_another(box: LocalNode, tmp_path: Path) -> No
         for rank in (0, 1)
     ]  # fmt: skip
     for draft, pattern in zip(drafts, ("rank-1/log", "/log"), strict=True):
-        stored(box).keep(tmp_path, (pattern,), draft, threading.Event())
+        stored(box).keep(tmp_path, OutputPatterns([pattern]), draft, threading.Event())
     found = bring(box, "job-a", tmp_path / "here")
     assert (found.fetched, found.left_out) == (("rank-1/log",), ("rank-1/log",))
     assert files_in(tmp_path / "here") == {"rank-1/log": "of rank 0"}

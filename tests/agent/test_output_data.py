@@ -12,6 +12,7 @@ from longshore.activities.node import data_cache
 from longshore.activities.node.data_source import SourceError
 from longshore.activities.node.output_source import OutputSource
 from longshore.models.checkpoint import Manifest, StoredFile
+from longshore.models.output_pattern import OutputPatterns
 from tests.agent.conftest import LocalNode
 
 AT = datetime(2026, 11, 26, tzinfo=UTC)
@@ -69,7 +70,7 @@ async def test_files_of_all_ranks_are_there(box: LocalNode, tmp_path: Path) -> N
     store = OutputStore((box.folder / "artifacts").as_uri())
     for rank in (0, 1):
         (tmp_path / "log").write_text(f"of rank {rank}")
-        store.keep(tmp_path, ("log",), a_manifest(rank, 2), threading.Event())
+        store.keep(tmp_path, OutputPatterns(["log"]), a_manifest(rank, 2), threading.Event())
     run = box.start(SHOW, data=MODEL)
     assert (await run.done).failure is None
     assert box.output(run.record.key) == "./log of rank 0\n./rank-1/log of rank 1\n"

@@ -23,6 +23,7 @@ from longshore.client.code_files import find_files
 from longshore.client.code_upload import UploadTo, upload
 from longshore.models.checkpoint import Manifest
 from longshore.models.errors import DamagedError
+from longshore.models.output_pattern import OutputPatterns
 from longshore.models.settings import Settings
 from tests.client.conftest import Command
 from tests.support.checkpoints import tree_of, write_tree
@@ -109,7 +110,9 @@ async def test_a_submit_sends_its_folder_and_pull_brings_what_the_job_gave_back(
         job_id=job_id, attempt=1, rank=0, ranks=1, number=1, prefix="", files=(), bytes=0,
         saved_at=AT, published_at=AT, node_id="node-a",
     )  # fmt: skip
-    OutputStore(f"{bucket}/artifacts").keep(made, ("*.txt",), draft, threading.Event())
+    OutputStore(f"{bucket}/artifacts").keep(
+        made, OutputPatterns(["*.txt"]), draft, threading.Event()
+    )
     pulled = await longshore("pull", job_id)
     assert pulled.out == f"{job_id}: 2 files, 6B of attempt 1: 2 files, 6B brought\n"
     pulled_tree = tree_of(tmp_path / job_id)

@@ -20,6 +20,7 @@ from longshore.models.dag import DagSpec
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
+from longshore.models.output_pattern import OutputPatterns
 from longshore.models.settings import Settings
 from tests.client.conftest import Command
 from tests.support.scripted_node import ScriptedNode
@@ -43,7 +44,7 @@ def give_back(
         saved_at=AT, published_at=AT, node_id="node-a",
     )  # fmt: skip
     store = OutputStore(settings.resolve_artifact_store())
-    store.keep(folder, ("*.txt",), draft, threading.Event())
+    store.keep(folder, OutputPatterns(["*.txt"]), draft, threading.Event())
 
 
 async def test_outputs_come_into_a_folder_of_the_job(
@@ -93,7 +94,7 @@ def test_no_later_job_brings_along_what_was_pulled(tmp_path: Path) -> None:
         job_id="job-a", attempt=1, number=1, prefix="", files=(), bytes=0, saved_at=AT,
         published_at=AT, node_id="node-a",
     )  # fmt: skip
-    kept = store.keep(made, ("*",), draft, threading.Event())
+    kept = store.keep(made, OutputPatterns(["*"]), draft, threading.Event())
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").touch()
@@ -188,7 +189,6 @@ def test_outputs_outside_the_folder_are_refused(text: str, says: str) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        "[z-a]",
         "a\\",
         "[a",
         "./results",
@@ -198,7 +198,7 @@ def test_outputs_outside_the_folder_are_refused(text: str, says: str) -> None:
         "#c",
         "  ",
         "!",
-        "[[:digit:]]",
+        "[[:digits:]]",
     ],
 )
 def test_a_name_that_matches_no_file_is_refused_at_the_submit_alone(pattern: str) -> None:

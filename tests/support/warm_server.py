@@ -31,7 +31,7 @@ PADDING = "x" * 30_000
 """An argument and a variable of this process: a program writes its own over them."""
 _PACKAGES = (
     "anyio", "fsspec.implementations.local", "google.protobuf.json_format", "httpx",
-    "numpy.typing", "pathspec", "psutil", "psycopg", "pydantic_settings", "pynvml",
+    "numpy.typing", "psutil", "psycopg", "pydantic_settings", "pynvml",
     "rich.console", "rich.table", "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.ext.asyncio", "sqlmodel", "temporalio.client", "temporalio.contrib.pydantic",
     "temporalio.envconfig", "temporalio.runtime", "temporalio.worker",

@@ -2,9 +2,15 @@
 
 By `parse_path_pattern` and `match_pathname` in dir.c of Git, and by its wildmatch.c. To these
 everything is bytes: `?` and a bracket are one byte, and so a part of a letter such as `ä`.
+
+Others than who matches may have written the pattern and the path, so no expression goes back over
+what a star has taken: what is behind a star is found at its first place, which is enough, as the
+next star takes all that a later place would have left. A match takes at most the product of both
+lengths.
 """
 
 import re
+from collections.abc import Iterator
 
 _SPECIAL = re.compile(rb"[*?\[\\]")
 _CLASSES = {
@@ -14,7 +20,11 @@ _CLASSES = {
     b"xdigit": b"0-9a-fA-F",
 }  # fmt: skip
 _CLASS = re.compile(rb"\[:([^\]]*):\]")
-_ANY_FOLDERS = b"(?:.*/)?"
+_STAR, _FOLDERS, _ANYTHING = b"*", b"**/", b"**"
+"""What stands for any number of letters of a name; of whole folders; of letters and slashes."""
+_WIDE = (_FOLDERS, _ANYTHING)
+_Piece = tuple[bytes, bytes]
+"""A wildcard, or nothing, and the expression of what comes behind it up to the next one."""
 
 
 class _NoPatternError(ValueError):
@@ -39,10 +49,10 @@ def as_expression(line: bytes) -> tuple[bool, bytes, bool] | None:
     special = _SPECIAL.search(pattern)
     literal = pattern[: special.start()] if special else pattern
     try:
-        rest = _expression(pattern[len(literal) :])
+        pieces = list(_pieces(pattern, len(literal), _FOLDERS if is_name else b""))
     except _NoPatternError:
         return None
-    return not negated, (_ANY_FOLDERS if is_name else b"") + re.escape(literal) + rest, of_folders
+    return not negated, _expression(pieces), of_folders
 
 
 def _without_spaces(line: bytes) -> bytes:
@@ -52,29 +62,59 @@ def _without_spaces(line: bytes) -> bytes:
     return line[: len(shorter) + 1] if slashes % 2 else shorter
 
 
-def _expression(pattern: bytes) -> bytes:
-    """Return the expression of a pattern up to its end, where names are divided by slashes."""
-    found, at = list[bytes](), 0
+def _pieces(whole: bytes, literal: int, wildcard: bytes) -> Iterator[_Piece]:
+    """Yield the pieces of a pattern that begins with so many letters as they are: the first is
+    behind `wildcard`."""
+    pattern, found, at = whole[literal:], re.escape(whole[:literal]), 0
     while at < len(pattern):
         letter, at = pattern[at : at + 1], at + 1
         if letter == b"*":
-            expression, at = _stars(pattern, at - 1)
-            if found[-1:] != [expression]:  # of more the second matches what is nothing
-                found.append(expression)
+            another, at = _stars(pattern, at - 1)
+            if found or another != wildcard:  # of two the second matches what is nothing
+                yield wildcard, found
+            wildcard, found = another, b""
         elif letter == b"?":
-            found.append(b"[^/]")
+            found += b"[^/]"
         elif letter == b"[":
-            expression, at = _bracket(pattern, at)
-            found.append(expression)
+            bracket, at = _bracket(pattern, at)
+            found += bracket
         else:
             if letter == b"\\":
                 letter, at = _letter(pattern, at - 1)
-            found.append(re.escape(letter))
-    return b"".join(found) + rb"\Z"
+            found += re.escape(letter)
+    yield wildcard, found
+
+
+def _expression(pieces: list[_Piece]) -> bytes:
+    """Return the expression of a pattern up to the end of a path."""
+    groups = list[list[_Piece]]()
+    for piece in pieces:
+        if not groups or piece[0] in _WIDE:
+            groups.append([])
+        groups[-1].append(piece)
+    *others, last = groups
+    return b"".join(b"(?>%b)" % _group(each, last=False) for each in others) + (
+        _group(last, last=True) + rb"\Z"
+    )
+
+
+def _group(pieces: list[_Piece], *, last: bool) -> bytes:
+    """Return the expression of pieces of which the first alone may be behind a wide wildcard."""
+    (wide, found), *behind = pieces
+    if wide == _FOLDERS:
+        found = (b"(?:.*/)?" if last else b"(?:[^/]*+/)*?") + found
+    elif wide == _ANYTHING:
+        found = (b".*" if last else b".*?") + found
+    elif wide == _STAR:
+        behind, found = pieces, b""
+    for number, (_, text) in enumerate(behind, start=1):
+        is_end = number == len(behind)
+        found += b"[^/]*%b" % text if last and is_end else b"(?>[^/]*?%b)" % text
+    return found
 
 
 def _stars(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """Return the expression of one star or more, and where what follows begins."""
+    """Return which wildcard one star or more are, and where what follows begins."""
     end = at
     while pattern[end : end + 1] == b"*":
         end += 1
@@ -83,8 +123,8 @@ def _stars(pattern: bytes, at: int) -> tuple[bytes, int]:
         not after or after.startswith(b"/") or after == rb"\/"
     )
     if end - at < 2 or not is_whole:
-        return b"[^/]*", end
-    return (_ANY_FOLDERS, end + 1) if after.startswith(b"/") else (b".*", end)
+        return _STAR, end
+    return (_FOLDERS, end + 1) if after.startswith(b"/") else (_ANYTHING, end)
 
 
 def _bracket(line: bytes, at: int) -> tuple[bytes, int]:
