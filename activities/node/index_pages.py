@@ -132,7 +132,7 @@ def index_pages() -> Any:
             until = boot_clock() + PAGE_WITHIN
             try:
                 async with (
-                    asyncio.timeout(PAGE_WITHIN),
+                    asyncio.timeout(PAGE_WITHIN) as limit,
                     session.get(self.encode_url(url), **{**self.kwargs, **kwargs}) as answer,
                 ):
                     self._raise_not_found_for_status(answer, url)
@@ -140,6 +140,8 @@ def index_pages() -> Any:
                 # All that is read over HTTP here goes over the loop of this thread.
                 found = await asyncio.to_thread(links_below, page, url, until)
             except TimeoutError:
+                if not limit.expired() and boot_clock() < until:
+                    raise  # the source was silent for too long
                 raise _refused(url, f"takes longer than {PAGE_WITHIN:g} s") from None
             if left is not None:
                 left.count -= len(found)

@@ -21,8 +21,8 @@ def files_below(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield location and facts of each file below a folder, in the folders that it `enters`.
 
-    `how` is what `fs.ls` gets besides. Raises FileNotFoundError where the top is not there, StoreError where another folder is not
-    that was listed, and what the file system raises.
+    `how` is what `fs.ls` gets besides. Raises FileNotFoundError where the top is not there,
+    StoreError where another folder is not that was listed, and what the file system raises.
     """
     folders, seen = [(top, 1)], {top}
     while folders:

@@ -61,7 +61,7 @@ async def test_pages_below_each_other_have_no_more_links_than_files_are_taken(
 ):
     monkeypatch.setattr(data_source, "MOST_FILES", 2)
     web.on("GET /d/", Reply(b"<a href=x/>x</a><a href=a>a</a>", headers=HTML))
-    web.on("GET /d/x", Reply(b"<a href=x/b>b</a><a href=/d/x/c>c</a>", headers=HTML))
+    web.on("GET /d/x/", Reply(b"<a href=x/b>b</a><a href=/d/x/c>c</a>", headers=HTML))
     assert "have too many links" in await refused(f"{web.url}/d/")
 
 
