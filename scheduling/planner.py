@@ -142,7 +142,11 @@ class Planner:
             return bool(self._told.of_malleable(job, self.policy))
         if job.gang is None:
             return self._told.has_no_room(self._need_of(job))
-        return self._told.of_gang(Need.of(job, self.policy), job.gang) is not None
+        return self._told_gang(job, job.gang) is not None
+
+    def _told_gang(self, job: JobRequest, gang: Gang) -> Decision | None:
+        may_start = not self.kept.is_full(job.tier)
+        return self._told.of_gang(self._need_of(job), gang, may_start=may_start)
 
     def as_moved(self, decisions: Iterable[Decision]) -> tuple[Decision, ...]:
         """Return the decisions with the places that jobs have now."""
@@ -266,14 +270,13 @@ class Planner:
         return started_among(job, taken.chosen, node_id, rejected, len(moved) - 1)
 
     def _decide_gang(self, job: JobRequest, gang: Gang, explain: bool) -> Decision:
-        need = Need.of(job, self.policy)
-        if not explain and (told := self._told.of_gang(need, gang)):
+        if not explain and (told := self._told_gang(job, gang)):
             return waits_as(job, told)
         decision = place_gang(job, self._gang_nodes, self.policy, self.now, explain=explain)
         if not decision.members:
             decision = self._defer_gang(job, decision)
             if decision.estimated_start is None:
-                self._told.note_gang(need, gang, decision)
+                self._told.note_gang(self._need_of(job), gang, decision)
             return decision
         return self._take_gang(job, decision)
 
