@@ -294,7 +294,7 @@ class CycleActivities:
         wanted, mix = (part.wanted, turn.mix) if part else (None, None)
         planning = Planning(
             kept.nodes, packing, now, recent, wanted, mix, later,
-            funding.walls if funding else (),
+            funding.walls if funding else (), part.later_until if part else None,
         )  # fmt: skip
         decided, seconds = await self._plans.run(pool_name, _timed, plan_without, planning, queue)
         if part and decided.rearranged and not turn.whole:

@@ -1,7 +1,7 @@
 """The starts that a plan keeps for jobs that wait: each on GPUs that others hold until then."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from longshore.models.job import Tier
@@ -35,6 +35,14 @@ GANG_LOOKS = 16
 def most_later(nodes: int) -> int:
     """Return how many jobs without a start kept a plan of so many nodes tells at most."""
     return min(LATER_STARTS, LATER_LOOKS // max(nodes, 1))
+
+
+def through(queue: Iterable[JobRequest], last: str | None) -> Iterator[JobRequest]:
+    """Yield the jobs of a queue up to the last one that may be told a later start."""
+    for job in queue:
+        yield job
+        if job.id == last:
+            return
 
 
 class KeptStarts:

@@ -15,7 +15,7 @@ from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import hold_of_share
 from longshore.scheduling.gangs.rooms import most_now
 from longshore.scheduling.gangs.start import first_gang_start
-from longshore.scheduling.kept_starts import GANG_LOOKS, LATER_LOOKS, KeptStarts
+from longshore.scheduling.kept_starts import GANG_LOOKS, LATER_LOOKS, KeptStarts, through
 from longshore.scheduling.order import noted
 from longshore.scheduling.packer import (
     ALTERNATIVES,
@@ -53,9 +53,10 @@ class Planner:
         *,
         as_a_set: bool = True,
         later: int = 0,
+        later_until: str | None = None,
     ) -> None:
         """`need_of` is what says `Need.of` of a job, where that is known. For so many jobs for
-        which no start is kept the plan says when they may start `later`."""
+        which no start is kept the plan says when they may start `later`, none behind this one."""
         self.policy = policy
         self._need_of = need_of or partial(Need.of, policy=policy)
         self.now = columns.now
@@ -73,7 +74,7 @@ class Planner:
         self._holders: dict[Need, Holders] = {}
         """Nodes that could hold jobs with these needs, which wait; whatever their time."""
         self._told = WaitAnswers(columns)
-        self._later = later
+        self._later, self._later_until = later, later_until
 
     @cached_property
     def _gang_nodes(self) -> GangNodes:
@@ -358,7 +359,7 @@ class Planner:
         in_vain: set[Hashable] = set()
         looks = LATER_LOOKS
         self.kept.beyond = True
-        for job in queue:
+        for job in through(queue, self._later_until):
             if job.tier not in full or job.id in answered or self._never_starts(job):
                 continue
             key = (Need.of(job, self.policy), job.gang, job.malleable)
