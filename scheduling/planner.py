@@ -63,11 +63,9 @@ class Planner:
         self.columns = columns
         self._scanner = Scanner(self.columns, policy, mix)
         self._rearranging = Rearranging(
-            self.columns,
-            policy,
-            partial(self._scanner.scan, reweigh=False),
+            self.columns, policy, partial(self._scanner.scan, reweigh=False),
             tries=rearranging.TRIES if as_a_set else 0,
-        )
+        )  # fmt: skip
         self.moved: dict[str, Taken] = {}
         """Where jobs are now that were placed elsewhere, or found no room, at first."""
         self.kept = KeptStarts(self.columns, policy, self._rearranging.placed_at)
