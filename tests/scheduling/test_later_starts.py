@@ -1,7 +1,8 @@
 """When jobs may start for which no start is kept: told by a plan, and changing nothing of it."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,9 @@ from longshore.models.placement import CyclePlan, Decision, PackingPolicy, Place
 from longshore.scheduling import planner
 from longshore.scheduling.cycle import foresee, mix_kept, plan, plan_cached
 from longshore.scheduling.kept_starts import most_later
+from longshore.scheduling.placement import given_back, reservations
+from longshore.scheduling.placement.reservations import earliest_start
+from longshore.scheduling.placement.state import NodeView
 from tests.scheduling.test_elastic_cycle import elastic
 from tests.scheduling.test_long_queue import kept_of, queued
 from tests.scheduling.test_reference import crowded
@@ -200,6 +204,26 @@ def test_a_part_of_a_long_queue_tells_the_same(
     assert left_out > 100
     assert compared > 10
     assert bool(cut) == (further == 10)
+
+
+def test_few_nodes_are_looked_at_for_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that give back enough GPUs only after another one can start it."""
+    asked: list[str] = []
+
+    def noting(view: NodeView, *args: Any, **more: Any) -> datetime | None:
+        asked.append(view.node.id)
+        return earliest_start(view, *args, **more)
+
+    monkeypatch.setattr(given_back, "earliest_start", noting)
+    monkeypatch.setattr(reservations, "earliest_start", noting)
+    nodes = [a_node(f"n{n:03}", busy=range(8)) for n in range(100)]
+    runs = [running(f"r{n}", f"n{n:03}", range(8), (n + 1) * HOUR) for n in range(100)]
+    queue = [a_job(f"j{n:02}", gpus=8, submitted_at=NOW + n * HOUR / 3600) for n in range(30)]
+    made = plan(queue, nodes, runs, ONE, NOW, later=29)
+    starts = [hours(each) for each in made.decisions]
+    assert starts[:3] == [1, 2, 2]
+    assert None not in starts
+    assert len(asked) < 30 * 20, "of 3,000"
 
 
 def test_of_a_part_the_same_is_further_whatever_came_and_went(
