@@ -294,7 +294,7 @@ class CycleActivities:
         wanted, mix = (part.wanted, turn.mix) if part else (None, None)
         planning = Planning(
             kept.nodes, packing, now, recent, wanted, mix, later,
-            funding.walls if funding else (),
+            funding.walls if funding else (), part.later_until if part else None,
         )  # fmt: skip
         decided, seconds = await self._plans.run(pool_name, _timed, plan_without, planning, queue)
         if part and decided.rearranged and not turn.whole:
@@ -304,7 +304,7 @@ class CycleActivities:
             return await self._decide(pool_name, whole=True, before=took)
         if planning.mix is not None:
             self._turns.note(pool, planning.mix, learnt=mix is None)
-        decided = self._later.taken_in(pool_name, decided, later)
+        decided = self._later.taken_in(pool_name, decided, later, now)
         kept.queue.were_told(decision.job_id for decision in decided.decisions)
         if spares:
             places = {spare.node_id for spare in spares}

@@ -47,6 +47,8 @@ class Planning:
     """Jobs without a start kept that are to be told when they may start."""
     walls: Sequence[Wall] = ()
     """Hard quotas: a plan that the database would refuse in part is made without that part."""
+    later_until: str | None = None
+    """Nobody behind this one is."""
     mix: Mix | None = None
     """What the last plan that was made expected."""
 
@@ -77,7 +79,7 @@ class Planning:
     def _made(self, jobs: Sequence[JobRequest], packing: PackingPolicy, mix: Mix) -> CyclePlan:
         return plan_cached(
             jobs, self.nodes, packing, self.now, self.recent, mix=mix, wanted=self.wanted,
-            later=self.later,
+            later=self.later, later_until=self.later_until,
         )  # fmt: skip
 
     def _nodes_of(self, made: CyclePlan) -> dict[str, Node]:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 
 from longshore.models.placement import CyclePlan, Decision
 from longshore.scheduling.kept_starts import most_later
@@ -22,8 +23,9 @@ class LaterStarts:
         at, _ = self._told.get(pool, (-_EVERY, {}))
         return 0 if time.monotonic() - at < _EVERY else most_later(nodes)
 
-    def taken_in(self, pool: str, made: CyclePlan, later: int) -> CyclePlan:
-        """Return a plan that told so many, with what was told before where it was to tell none."""
+    def taken_in(self, pool: str, made: CyclePlan, later: int, now: datetime) -> CyclePlan:
+        """Return a plan that told so many, with the starts that were told before where it was to
+        tell none."""
         if later:
             told = {each.job_id: each for each in made.decisions if not each.start_kept}
             self._told[pool] = time.monotonic(), told
@@ -31,13 +33,22 @@ class LaterStarts:
         _, told = self._told.get(pool, (0.0, {}))
         if not told:
             return made
-        decisions = tuple(_as_told(each, told.get(each.job_id)) for each in made.decisions)
+        decisions = tuple(_as_told(each, told.get(each.job_id), now) for each in made.decisions)
         return made.model_copy(update={"decisions": decisions})
 
 
-def _as_told(decision: Decision, before: Decision | None) -> Decision:
-    """Return what a job was told before, where it waits for the same and has no start kept."""
+def _as_told(decision: Decision, before: Decision | None, now: datetime) -> Decision:
+    """Return a decision with the start that its job was told before and that is still to come,
+    where it waits for the same and has no start kept."""
     if before is None or decision.estimated_start is not None:
         return decision
     is_alike = (decision.kind, decision.rejected.keys()) == (before.kind, before.rejected.keys())
-    return before if is_alike else decision
+    start = before.estimated_start
+    if not is_alike or start is None or start <= now:
+        return decision
+    return decision.model_copy(
+        update={
+            "estimated_start": start, "start_range": before.start_range, "start_kept": False,
+            "reason": before.reason,
+        }
+    )  # fmt: skip

@@ -65,13 +65,15 @@ class LivePool:
         mix: Mix | None = None,
         wanted: Collection[str] | None = None,
         later: int = 0,
+        later_until: str | None = None,
     ) -> CyclePlan:
-        """Return what a cycle decides; nothing starts. `mix`, `wanted` and `later` are those of
-        `plan_cached`."""
+        """Return what a cycle decides; nothing starts. `mix`, `wanted`, `later` and `later_until`
+        are those of `plan_cached`."""
         self._take_in()
         recent = () if mix else self.recent()
         return plan_cached(
-            queue, self._kept, self.policy, now, recent, mix=mix, wanted=wanted, later=later
+            queue, self._kept, self.policy, now, recent, mix=mix, wanted=wanted, later=later,
+            later_until=later_until,
         )  # fmt: skip
 
     def mix(self, queue: Collection[JobRequest]) -> Mix:

@@ -169,7 +169,10 @@ class Shipped(World):
         part = self._long.to_plan(
             self.pool.open_gpus, self._gpus, packing, now, wanted=(), later=later
         )
-        made = self.pool.plan(part.jobs if part else queue, now, mix=mix, wanted=(), later=later)
+        made = self.pool.plan(
+            part.jobs if part else queue, now, mix=mix, wanted=(), later=later,
+            later_until=part.later_until if part else None,
+        )  # fmt: skip
         if part and made.rearranged:
             made = self.pool.plan(queue, now, mix=mix, wanted=(), later=later)
         self.planned(made, now)

@@ -35,11 +35,12 @@ from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.funding import PoolFunding
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
+from longshore.models.moment import said_at
 from longshore.models.node import Node
 from longshore.models.placement import Decision, PlacementKind
 from longshore.models.preemption import BuyQuote
 from longshore.models.settings import Settings
-from longshore.models.start_range import StartRange
+from longshore.models.start_range import StartRange, probably
 from longshore.models.text import format_duration
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.deadline import JobTimes, LikelyDuration, judge, start_by
@@ -74,6 +75,17 @@ def looks_at_queue(waiting: int, nodes: int) -> bool:
     """Return whether a submit looks for whom to stop, and when the job may start, beside so many
     jobs that wait: beside more, or on so many nodes, that takes long."""
     return waiting <= _MOST_WAITING and waiting * nodes <= _MOST_PAIRS
+
+
+class _Start(NamedTuple):
+    """When a job may start."""
+
+    moment: datetime
+    between: StartRange | None = None
+
+    @property
+    def as_range(self) -> StartRange:
+        return self.between or StartRange.at(self.moment)
 
 
 class Foretold(NamedTuple):
@@ -170,8 +182,10 @@ async def foretell(
     if found.kind is ForecastKind.WAITS and inputs is not None and not blocked:
         start = _start_beside_others(job, inputs, now)
     if start is not None:
-        said = f"{found.says}{so_far} may start {start.says(now)}"
-        found = found.model_copy(update={"says": said, "ready_at": start.latest})
+        when = f"{said_at(start.moment, now)}{probably(start.between, now)}"
+        told = {"ready_at": start.moment, "start_range": start.between}
+        says = f"{found.says}{so_far} may start at {when}"
+        found = found.model_copy(update={**told, "says": says})
     node_id = next((node for node, _ in alone.held), None)
     held = {each.source: each for each in holds.get(node_id or "", ()) if _may_use(each, spec)}
     if said := data_says(spec.data, held, node_id):
@@ -198,10 +212,12 @@ async def foretell(
         found = _with_assumed(found, spec.likely_duration)
     if deadline is not None and inputs is not None:
         if start is None and found.ready_at is not None:
-            start = StartRange.at(found.ready_at)
+            start = _Start(found.ready_at)
         if found.kind is ForecastKind.STARTS and not blocked:
             start = _start_beside_others(job, inputs, now)
-        found = _with_deadline(found, duration, deadline, start, inputs, quote, now)
+        found = _with_deadline(
+            found, duration, deadline, start and start.as_range, inputs, quote, now
+        )
     found = found.model_copy(update={"simulated": simulated, "buys_later": later})
     return Foretold(job, spec, found, alone)
 
@@ -260,7 +276,7 @@ def _says_paid(funding: PoolFunding | None, alone: Decision) -> str:
 
 def _start_beside_others(
     job: JobRequest, inputs: PreemptionInputs, now: datetime
-) -> StartRange | None:
+) -> _Start | None:
     """Return when a cycle would have the job start, with the jobs before it in its queue."""
     shares = [share for work in inputs.running for share in work.shares]
     others = [each for each in inputs.queue if each.id != job.id]
@@ -269,7 +285,7 @@ def _start_beside_others(
         job, others, inputs.nodes, shares, packing, now, inputs.recent, later=LATER_STARTS
     ).decision
     start = now if decision.kind is PlacementKind.EXISTING_NODE else decision.estimated_start
-    return decision.start_range or (None if start is None else StartRange.at(start))
+    return None if start is None else _Start(start, decision.start_range)
 
 
 def _with_deadline(

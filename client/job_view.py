@@ -33,7 +33,7 @@ from longshore.models.job_report import JobReport
 from longshore.models.job_status import JobState, JobStatus
 from longshore.models.labels import format_labels
 from longshore.models.spending import JobCost
-from longshore.models.start_range import StartRange
+from longshore.models.start_range import StartRange, probably
 from longshore.models.text import (
     MOST_NODES,
     NONE,
@@ -332,8 +332,7 @@ def _gave_way(status: JobStatus) -> str:
 
 def may_start(start: datetime, now: datetime, between: StartRange | None = None) -> str:
     """Return ``12:01 UTC (in 5m), probably between 12:00 and 12:10 UTC``."""
-    within = f", probably {between.says(now)}" if between else ""
-    return f"{clock(start, now)} ({ago(start, now)}){within}"
+    return f"{clock(start, now)} ({ago(start, now)}){probably(between, now)}"
 
 
 def begin_facts(job: JobView, now: datetime) -> list[tuple[str, RenderableType]]:

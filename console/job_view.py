@@ -18,6 +18,7 @@ from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import JobState
 from longshore.models.node_messages import Progress
+from longshore.models.start_range import probably
 from longshore.models.text import (
     ago,
     count,
@@ -111,8 +112,7 @@ def why_html(explanation: Explanation, now: datetime) -> str:
         said.append(f"The reason is of {ago(explanation.decided_at, now)}{also}.")
         if (start := explanation.job.estimated_start) is not None:
             then = "what was bought is there" if explanation.purchases else "jobs end in time"
-            between = explanation.job.start_range
-            within = f", probably {between.says(now)}" if between else ""
+            within = probably(explanation.job.start_range, now)
             said.append(f"It may start at {when(start)} UTC{within}, when {then}.")
     if explanation.meeting is not None:
         said.append(f"About its deadline: {escape(explanation.meeting.says)}.")

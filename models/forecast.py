@@ -2,8 +2,11 @@
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from longshore.models.base import Instant, Reason, Wire
 from longshore.models.deadline import DeadlineCost, DeadlineJudgment
+from longshore.models.start_range import StartRange
 from longshore.models.units import Duration
 
 
@@ -46,6 +49,8 @@ class Forecast(Wire):
     """The most that this may come to."""
     ready_at: Instant | None = None
     """When its GPUs are expected; null where nobody knows."""
+    start_range: StartRange | None = Field(default=None, exclude_if=lambda one: one is None)
+    """Between when and when that probably is, of a job that waits for what runs."""
     begins_at: Instant | None = None
     """Its `begin`, where that is to come: then the amounts are not known."""
     deadline: DeadlineJudgment | None = None

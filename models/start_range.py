@@ -29,3 +29,9 @@ class StartRange(Frozen):
     def at(cls, moment: datetime) -> "StartRange":
         """Return the range of one moment."""
         return cls(earliest=moment, latest=moment)
+
+
+def probably(between: StartRange | None, now: datetime) -> str:
+    """Return what goes behind the moment of an estimated start: ``, probably between 12:10 and
+    14:00 UTC``; nothing where no range is known."""
+    return f", probably {between.says(now)}" if between else ""

@@ -71,12 +71,14 @@ def plan_cached(
     wanted: Collection[str] | None = None,
     compiled: bool | None = None,
     later: int = 0,
+    later_until: str | None = None,
 ) -> CyclePlan:
     """Return what `plan` returns for the same nodes and what runs there; `kept` stays as it is.
 
     A `mix` is taken in place of that of `queue` and `recent`, which may be a part of all then.
     Where only jobs that are `wanted` are to be told why they wait, the others may have no
-    decision: not where they start or a start is kept for them.
+    decision: not where they start or a start is kept for them. Nobody behind the job
+    `later_until` is told a later start.
     """
     if policy.weights.separation:  # looks at ends, which move on while a job is overdue
         nodes = kept.nodes_with_data
@@ -90,11 +92,15 @@ def plan_cached(
     need_of = kept.needs.under(policy)
     labels = _labels(ordered, mix, policy)
     if wanted is not None and compiled is not True:
-        planner = Planner(kept.columns(now, labels), policy, mix, need_of, later=later)
+        planner = Planner(
+            kept.columns(now, labels), policy, mix, need_of, later=later, later_until=later_until
+        )
         few = planner.plan_few(ordered, wanted)
         if few is not None:
             return _with(few, low)
-    planner = Planner(kept.columns(now, labels), policy, mix, need_of, later=later)
+    planner = Planner(
+        kept.columns(now, labels), policy, mix, need_of, later=later, later_until=later_until
+    )
     return _with(planner.plan_all(ordered, compiled, wanted), low)
 
 

@@ -1,7 +1,7 @@
 """The starts that a plan keeps for jobs that wait: each on GPUs that others hold until then."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from longshore.models.job import Tier
@@ -11,6 +11,7 @@ from longshore.models.start_range import StartRange
 from longshore.scheduling.gangs.offers import hold_of_share
 from longshore.scheduling.guarantee import has_waited_long
 from longshore.scheduling.placement.columns import Columns
+from longshore.scheduling.placement.given_back import GivenBack
 from longshore.scheduling.placement.rearranging import hold_of
 from longshore.scheduling.placement.reservations import NoStart, first_start, kept_now, open_from
 from longshore.scheduling.placement.scan import Scan
@@ -36,6 +37,14 @@ def most_later(nodes: int) -> int:
     return min(LATER_STARTS, LATER_LOOKS // max(nodes, 1))
 
 
+def through(queue: Iterable[JobRequest], last: str | None) -> Iterator[JobRequest]:
+    """Yield the jobs of a queue up to the last one that may be told a later start."""
+    for job in queue:
+        yield job
+        if job.id == last:
+            return
+
+
 class KeptStarts:
     """What a plan keeps so far."""
 
@@ -49,6 +58,10 @@ class KeptStarts:
         """Whether the plan is made, and only what comes after it is looked at: how many starts are
         kept has no bound then, and none is one of the plan's."""
         self._by_tier: Counter[Tier] = Counter()
+        self._looked = False
+        self._given_back: GivenBack | None = None
+        self._read_to = 0
+        """As many moves of nodes are in what these give back."""
         self._keeps_now = False
         """Whether a place is kept from now on, for who has waited long."""
 
@@ -60,10 +73,24 @@ class KeptStarts:
         """Return the node where the job can start first, and when; ties keep the order."""
         if scan.need in self.no_start:
             return None
-        first = first_start(scan.holders, self._columns, scan.need, not_now=True)
+        first = self._first(scan)
         if first is None:
             self.no_start.add(scan.need)
         return first
+
+    def _first(self, scan: Scan) -> tuple[int, datetime] | None:
+        """Look for it. To read when each node gives back what takes as long as to look at all
+        twice, so that is done for those after the first."""
+        if self._given_back is None:
+            self._read_to = len(self._columns.moved)
+            if not self._looked:
+                self._looked = True
+                return first_start(scan.holders, self._columns, scan.need, not_now=True)
+            self._given_back = GivenBack(self._columns.views, self._columns.now)
+        for position in set(self._columns.moved[self._read_to :]):
+            self._given_back.read(position)
+        self._read_to = len(self._columns.moved)
+        return self._given_back.first(scan.need, scan.holders, not_now=True)
 
     def keep(
         self, job: JobRequest, need: Need, position: int, start: datetime

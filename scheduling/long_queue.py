@@ -16,6 +16,10 @@ a longer one like it finds none either: it needs the node for longer, and meets 
 kept there for others. A shorter one may find some. So a job is left out when there are as many
 before it that are as short or shorter. The data that a job reads say where it goes, not whether.
 
+Of those behind these that are told when they may start later as many may count of each kind, and
+few of all: so the first `FURTHER` of them in the order of the queue are planned, and nobody behind
+the last of these is told.
+
 Where the order is not by age alone, jobs pass each other as time goes by. Those of one lane do not
 (`scheduling.order.Lanes`), so a job is left out for those of its own lane. Who comes first for
 having waited long is planned in any case.
@@ -24,7 +28,8 @@ having waited long is planned in any case.
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from datetime import datetime, timedelta
-from itertools import takewhile
+from heapq import merge
+from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -47,6 +52,8 @@ _asked = attrgetter(*(name for name in JobRequest.model_fields if name not in _I
 
 LONG = 500
 """Jobs from which on a cycle need not plan all."""
+FURTHER = 1_000
+"""Jobs that are planned since they may be told of a later start, at most: not all have one."""
 _FEW = 8
 """Answers about jobs that ask alike which are kept."""
 
@@ -76,12 +83,14 @@ class _Alike:
         """Of each time, in order; the times ascend."""
         self._first: dict[int, list[JobRequest]] = {}
         """What `first` found last, by `most`: a queue changes in few places between two cycles."""
+        self._further: dict[tuple[int, int], list[_Queued]] = {}
+        """Likewise of `further`."""
 
     def __bool__(self) -> bool:
         return bool(self._jobs)
 
     def put(self, queued: _Queued) -> None:
-        self._first.clear()
+        self._forget()
         at = bisect_left(self._times, queued.time)
         if self._times[at : at + 1] != [queued.time]:
             self._times.insert(at, queued.time)
@@ -89,11 +98,15 @@ class _Alike:
         insort(self._jobs[at], queued)
 
     def remove(self, queued: _Queued) -> None:
-        self._first.clear()
+        self._forget()
         at = bisect_left(self._times, queued.time)
         del self._jobs[at][bisect_left(self._jobs[at], queued)]
         if not self._jobs[at]:
             del self._times[at], self._jobs[at]
+
+    def _forget(self) -> None:
+        self._first.clear()
+        self._further.clear()
 
     def one(self) -> JobRequest:
         """Return any of the jobs."""
@@ -127,6 +140,20 @@ class _Alike:
                     last = first[-1].order if len(first) == most else None
         return found
 
+    def further(self, most: int, more: int, without: Collection[str]) -> list[_Queued]:
+        """Return those that have `most` such jobs before them, and fewer than so many `more`, in
+        order."""
+        if without or (most, more) not in self._further:
+            first = {job.id for job in self.first(most, without)}
+            there = {job.id for job in self.first(most + more, without)} - first
+            found = sorted(each for jobs in self._jobs for each in jobs if each.job.id in there)
+            if without:
+                return found
+            if len(self._further) == _FEW:
+                self._further.clear()
+            self._further[most, more] = found
+        return self._further[most, more]
+
     def all(self, without: Collection[str]) -> list[JobRequest]:
         """Return all jobs."""
         return [each.job for jobs in self._jobs for each in jobs if each.job.id not in without]
@@ -139,6 +166,8 @@ class Part(NamedTuple):
     """In no order."""
     wanted: Collection[str]
     """Those that are to be told why they wait; the others where that is not known."""
+    later_until: str | None = None
+    """The last job that may be told a later start, where jobs behind it are left out."""
 
 
 class LongQueue:
@@ -207,14 +236,23 @@ class LongQueue:
             known = self._key_of.items()
             jobs = [queued.job for job_id, (_, queued) in known if job_id not in without]
             return Part(jobs, wanted)
-        jobs = self.first_alike(open_gpus, policy, without, later)
+        further: list[_Queued] = []
+        passes = policy.by_rank or policy.by_terms
+        # What passes each other is in no order that is kept: all that may count are planned. A
+        # plan that weighs ends is of its whole queue.
+        all_further = passes or bool(policy.weights.separation)
+        jobs = self.first_alike(open_gpus, policy, without, later if all_further else 0)
+        if later and not all_further:
+            further = list(islice(self._in_order(open_gpus, policy, without, later), FURTHER + 1))
+        until = further[FURTHER - 1].job.id if len(further) > FURTHER else None
+        jobs += (each.job for each in further[:FURTHER])
         more = dict.fromkeys(wanted)
-        if policy.by_rank or policy.by_terms:
+        if passes:
             more |= dict.fromkeys(self._guaranteed(gpus, now, without, may_come_first))
         for job in jobs:
             more.pop(job.id, None)
         jobs += (self._key_of[job_id][1].job for job_id in more)
-        return Part(jobs, wanted)
+        return Part(jobs, wanted, until)
 
     def first_alike(
         self,
@@ -229,12 +267,24 @@ class LongQueue:
         lacks = {self._key_of[job_id][0] for job_id in without if job_id in self._key_of}
         for key, alike in self._alike.items():
             one, left_out = alike.one(), without if key in lacks else ()
-            if one.gang or one.malleable or one.loads_within is not None:
+            if _all_count(one):
                 found += alike.all(left_out)
                 continue
-            starts = open_gpus * 1000 // _milli(one)
-            found += alike.first(starts + policy.starts_kept + later + 1, left_out)
+            found += alike.first(_count(one, open_gpus, policy) + later, left_out)
         return found
+
+    def _in_order(
+        self, open_gpus: int, policy: PackingPolicy, without: Collection[str], later: int
+    ) -> Iterator[_Queued]:
+        """Yield those behind the first ones of those that ask alike, of each kind as many as count
+        where so many are told a later start, in the order of the queue by age."""
+        kinds: list[list[_Queued]] = []
+        lacks = {self._key_of[job_id][0] for job_id in without if job_id in self._key_of}
+        for key, alike in self._alike.items():
+            if not _all_count(one := alike.one()):
+                left_out = without if key in lacks else ()
+                kinds.append(alike.further(_count(one, open_gpus, policy), later, left_out))
+        return merge(*kinds, key=lambda each: (-each.job.priority, each.order))
 
     def _put_in_order(self, policy: PackingPolicy) -> None:
         """Divide the jobs anew where another policy has other lanes."""
@@ -270,6 +320,16 @@ class LongQueue:
     def _longest(self, now: datetime, wait: timedelta) -> Iterable[tuple[datetime, str]]:
         """Return who has waited for so long, the longest first."""
         return takewhile(lambda waits: now - waits[0] >= wait, self._waits_since)
+
+
+def _all_count(job: JobRequest) -> bool:
+    """Return whether all jobs that ask like this one are planned."""
+    return bool(job.gang or job.malleable or job.loads_within is not None)
+
+
+def _count(job: JobRequest, open_gpus: int, policy: PackingPolicy) -> int:
+    """Return how many jobs that ask like this one may start or keep a start, and one."""
+    return open_gpus * 1000 // _milli(job) + policy.starts_kept + 1
 
 
 def _milli(job: JobRequest) -> int:

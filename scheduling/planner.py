@@ -15,7 +15,7 @@ from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import hold_of_share
 from longshore.scheduling.gangs.rooms import most_now
 from longshore.scheduling.gangs.start import first_gang_start
-from longshore.scheduling.kept_starts import GANG_LOOKS, LATER_LOOKS, KeptStarts
+from longshore.scheduling.kept_starts import GANG_LOOKS, LATER_LOOKS, KeptStarts, through
 from longshore.scheduling.order import noted
 from longshore.scheduling.packer import (
     ALTERNATIVES,
@@ -53,27 +53,26 @@ class Planner:
         *,
         as_a_set: bool = True,
         later: int = 0,
+        later_until: str | None = None,
     ) -> None:
         """`need_of` is what says `Need.of` of a job, where that is known. For so many jobs for
-        which no start is kept the plan says when they may start `later`."""
+        which no start is kept the plan says when they may start `later`, none behind this one."""
         self.policy = policy
         self._need_of = need_of or partial(Need.of, policy=policy)
         self.now = columns.now
         self.columns = columns
         self._scanner = Scanner(self.columns, policy, mix)
         self._rearranging = Rearranging(
-            self.columns,
-            policy,
-            partial(self._scanner.scan, reweigh=False),
+            self.columns, policy, partial(self._scanner.scan, reweigh=False),
             tries=rearranging.TRIES if as_a_set else 0,
-        )
+        )  # fmt: skip
         self.moved: dict[str, Taken] = {}
         """Where jobs are now that were placed elsewhere, or found no room, at first."""
         self.kept = KeptStarts(self.columns, policy, self._rearranging.placed_at)
         self._holders: dict[Need, Holders] = {}
         """Nodes that could hold jobs with these needs, which wait; whatever their time."""
         self._told = WaitAnswers(columns)
-        self._later = later
+        self._later, self._later_until = later, later_until
 
     @cached_property
     def _gang_nodes(self) -> GangNodes:
@@ -142,7 +141,11 @@ class Planner:
             return bool(self._told.of_malleable(job, self.policy))
         if job.gang is None:
             return self._told.has_no_room(self._need_of(job))
-        return self._told.of_gang(Need.of(job, self.policy), job.gang) is not None
+        return self._told_gang(job, job.gang) is not None
+
+    def _told_gang(self, job: JobRequest, gang: Gang) -> Decision | None:
+        may_start = not self.kept.is_full(job.tier)
+        return self._told.of_gang(self._need_of(job), gang, may_start=may_start)
 
     def as_moved(self, decisions: Iterable[Decision]) -> tuple[Decision, ...]:
         """Return the decisions with the places that jobs have now."""
@@ -266,14 +269,13 @@ class Planner:
         return started_among(job, taken.chosen, node_id, rejected, len(moved) - 1)
 
     def _decide_gang(self, job: JobRequest, gang: Gang, explain: bool) -> Decision:
-        need = Need.of(job, self.policy)
-        if not explain and (told := self._told.of_gang(need, gang)):
+        if not explain and (told := self._told_gang(job, gang)):
             return waits_as(job, told)
         decision = place_gang(job, self._gang_nodes, self.policy, self.now, explain=explain)
         if not decision.members:
             decision = self._defer_gang(job, decision)
             if decision.estimated_start is None:
-                self._told.note_gang(need, gang, decision)
+                self._told.note_gang(self._need_of(job), gang, decision)
             return decision
         return self._take_gang(job, decision)
 
@@ -355,7 +357,7 @@ class Planner:
         in_vain: set[Hashable] = set()
         looks = LATER_LOOKS
         self.kept.beyond = True
-        for job in queue:
+        for job in through(queue, self._later_until):
             if job.tier not in full or job.id in answered or self._never_starts(job):
                 continue
             key = (Need.of(job, self.policy), job.gang, job.malleable)

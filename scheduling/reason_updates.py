@@ -60,11 +60,12 @@ def to_write(
 
     Another kind of answer, other constraints, another class, or a kept start that was not known or
     not kept, or has moved by more than a minute and a tenth since it was news: that is news, and
-    all of it is written. A start for which no place is kept moves with each newcomer: that is
-    written, and no news. Of decisions that differ in words alone, as in how many nodes a
-    constraint rules out, the oldest few are, and none within ten seconds of the last. Where no
-    more than a start has moved, and that is no news, nothing is: starts that wait for what nobody
-    knows move with the clock. A job that is set aside once more rests once more.
+    all of it is written. A start for which no place is kept moves with each newcomer: that, and
+    that it is known now or no more, is all written too, and no news. Of decisions that differ in
+    words alone, as in how many nodes a constraint rules out, the oldest few are, and none within
+    ten seconds of the last. Where no more than a start has moved, and by less than that, nothing
+    is: starts that wait for what nobody knows move with the clock. A job that is set aside once
+    more rests once more.
     """
     written: list[Written] = []
     stale: list[tuple[datetime, int, Written]] = []
@@ -72,7 +73,9 @@ def to_write(
         before = stored[decision.job_id]
         if _is_news(decision, before, now):
             written.append(Written(decision, before.attempt, True))
-        elif _words(decision, before, now) != before.words:
+        elif _has_moved_unkept(decision, before, now):
+            written.append(Written(decision, before.attempt, False))
+        elif _words(decision, before) != before.words:
             at = before.at or _BEFORE_ALL
             if at <= now - _WORDS_LAST:
                 told = Written(_as_told(decision, before), before.attempt, False)
@@ -122,8 +125,20 @@ def _is_news(decision: Decision, before: Stored, now: datetime) -> bool:
     if decision.counted_as != before.counted_as or decision.rejected.keys() != before.codes:
         return True
     start = decision.estimated_start if decision.start_kept else None
-    known = (before.start_told or before.start) if before.start_kept else None
-    return _has_moved(start, known, now)
+    return _has_moved(start, _start_told(before), now)
+
+
+def _has_moved_unkept(decision: Decision, before: Stored, now: datetime) -> bool:
+    """Return whether a start without a place kept is another one than is stored, is known now, or
+    no more."""
+    if decision.start_kept and before.start_kept:
+        return False
+    return _has_moved(decision.estimated_start, before.start, now)
+
+
+def _start_told(before: Stored) -> datetime | None:
+    """Return the start with a place kept that was news last."""
+    return (before.start_told or before.start) if before.start_kept else None
 
 
 def _has_moved(start: datetime | None, known: datetime | None, now: datetime) -> bool:
@@ -132,13 +147,10 @@ def _has_moved(start: datetime | None, known: datetime | None, now: datetime) ->
     return abs(start - known) > max(_A_MINUTE, (known - now) / _TENTH)
 
 
-def _words(decision: Decision, before: Stored, now: datetime) -> str:
-    """Return what a decision says, with the start that is stored in place of its own; not of one
-    without a place kept that has moved."""
+def _words(decision: Decision, before: Stored) -> str:
+    """Return what a decision says, with the start that is stored in place of its own."""
     start, known = decision.estimated_start, before.start
     if start is None or known is None:
-        return decision.reason
-    if not decision.start_kept and _has_moved(start, known, now):
         return decision.reason
     return decision.reason.replace(format_start(start), format_start(known))
 
@@ -146,7 +158,7 @@ def _words(decision: Decision, before: Stored, now: datetime) -> str:
 def _as_told(decision: Decision, before: Stored) -> Decision:
     """Return a decision that is no news, with the start that was: a start that creeps is news in
     the end."""
-    told = before.start_told or before.start
+    told = _start_told(before)
     if not decision.start_kept or told == decision.estimated_start:
         return decision
     return decision.model_copy(update={"start_told": told})

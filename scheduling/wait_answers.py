@@ -12,9 +12,10 @@ from typing import NamedTuple
 from longshore.models.job_request import JobRequest
 from longshore.models.placement import Decision, PackingPolicy, RejectionCode
 from longshore.models.topology import Gang
+from longshore.scheduling.gangs.offers import gives_now, offers_by_time
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.reservations import NoStart
-from longshore.scheduling.placement.state import Need
+from longshore.scheduling.placement.state import Need, NodeView
 
 _NOT_ASKED = {"id", "submitted_at", "waits_since", "attempt", "priority", "path_behind", "data",
               "attained", "can_stop", "duration_known", "learnt", "tenant"}  # fmt: skip
@@ -40,7 +41,9 @@ class WaitAnswers:
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self._one: dict[tuple[Need, int], _Told] = {}
-        self._gangs: dict[tuple[Need, Gang], tuple[int, Decision]] = {}
+        self._gangs: dict[Hashable, tuple[int, Decision]] = {}
+        self._by_time: dict[Need, tuple[int, list[NodeView]]] = {}
+        """Nodes of which the duration of a gang decides what they give it."""
         self._malleable: dict[Hashable, tuple[int, Decision]] = {}
         self._in_vain = NoStart()
         """What asked for room and for a start, and found neither."""
@@ -84,14 +87,31 @@ class WaitAnswers:
         if whatever_long:
             self._whatever_long[alike] = min(ended, self._whatever_long.get(alike, ended))
 
-    def of_gang(self, need: Need, gang: Gang) -> Decision | None:
-        """Return what a gang is told, where one was that asks for the same."""
-        told = self._gangs.get((need, gang))
+    def of_gang(self, need: Need, gang: Gang, *, may_start: bool) -> Decision | None:
+        """Return what a gang is told, where one was that asks for the same: also for another time
+        where that decides nothing. `may_start` says that a start would be looked for: its duration
+        decides on that where a node ends, or something is kept there."""
+        columns = self._columns
+        by_time = may_start and (columns.reserved or columns.trait_sets.some_end)
+        told = self._gangs.get((need, gang) if by_time else self._but_for_time(need, gang))
         return told[1] if told and told[0] == self._columns.version else None
 
     def note_gang(self, need: Need, gang: Gang, decision: Decision) -> None:
-        """Take in what a gang was told."""
-        self._gangs[need, gang] = self._columns.version, decision
+        """Take in what a gang was told for which no start is known: whether one was looked for
+        changes no word of that."""
+        told = self._columns.version, decision
+        self._gangs[need, gang] = self._gangs[self._but_for_time(need, gang)] = told
+
+    def _but_for_time(self, need: Need, gang: Gang) -> Hashable:
+        """Return what a gang asks for, and all that its duration decides: which nodes end too
+        early for it, and what those give it that are kept for others later."""
+        alike, ended = self._key(need)
+        at, nodes = self._by_time.get(alike, (-1, []))
+        if at != self._columns.version:
+            kept = sorted(set(self._columns.reserved.values()))
+            nodes = offers_by_time(alike, (self._columns.views[position] for position in kept))
+            self._by_time[alike] = self._columns.version, nodes
+        return alike, gang, ended, *(gives_now(view, need, self._columns.now) for view in nodes)
 
     def of_malleable(self, job: JobRequest, policy: PackingPolicy) -> Decision | None:
         """Return what a malleable job is told, where one was that asks for the same sizes."""

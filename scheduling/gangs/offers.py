@@ -5,7 +5,7 @@ that takes 8 of 16 GPUs takes half of them; power goes with the GPUs anyway. So 
 that a node can give, and a plan need only count GPUs.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -148,6 +148,21 @@ def _offers(
     return offers
 
 
+def offers_by_time(whole: Need, views: Iterable[NodeView]) -> list[NodeView]:
+    """Return those of the nodes where what is kept for others decides what they could give, and
+    so for how long: the others give it, or refuse, whatever is kept there."""
+    return [view for view in views if view.reserved and _gives(view, whole)]
+
+
+def _gives(view: NodeView, whole: Need) -> bool:
+    return not isinstance(_at_once(view, whole), RejectionCode)
+
+
+def gives_now(view: NodeView, whole: Need, now: datetime) -> Hashable:
+    """Return what a node that suits could give now, or the constraint that fails there."""
+    return _give(view, whole, now)
+
+
 def need_of_share(whole: Need, gpus: int) -> Need:
     """Return what one node has to have for so many of the job's GPUs."""
     part = gpus / whole.gpus
@@ -211,10 +226,15 @@ def _no_time(view: NodeView, whole: Need, now: datetime) -> RejectionCode | None
 
 def _give(view: NodeView, whole: Need, now: datetime) -> _Answer:
     """Return how many GPUs the node can give, and the set they are from."""
-    found = _give_of(view, whole, view.host_free, view.rooms.roomy(whole.vram), view.free)
+    found = _at_once(view, whole)
     if isinstance(found, RejectionCode) or not view.reserved:
         return found
     return _beside_reserved(view, whole, found[0], now)
+
+
+def _at_once(view: NodeView, whole: Need) -> _Answer:
+    """Return the same as if nothing were kept there."""
+    return _give_of(view, whole, view.host_free, view.rooms.roomy(whole.vram), view.free)
 
 
 def _give_of(view: NodeView, whole: Need, left: HostAmounts, roomy: int, free: int) -> _Answer:

@@ -82,6 +82,11 @@ class TraitSets:
             return np.full(len(self), need.host(0.0)[row])
         return need.host(1.0).power * self.gpu_power
 
+    @property
+    def some_end(self) -> bool:
+        """Whether the time of any node ends."""
+        return bool(self._ends)
+
     def ended_before(self, span: timedelta) -> int:
         """Return of how many trait sets the nodes end before so long has passed: always of those
         that end first."""

@@ -117,6 +117,7 @@ async def test_a_pool_that_may_not_buy_yet_says_when_a_job_may_start_without(
     assert ". As it is, it may start at " in found.says
     assert found.ready_at is not None
     assert now + timedelta(minutes=5) < found.ready_at < now + timedelta(minutes=20)
+    assert found.start_range is None
     assert dated is not None
     assert dated.deadline is not None
     assert dated.deadline.outlook is DeadlineOutlook.ON_TIME

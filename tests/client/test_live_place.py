@@ -1,6 +1,7 @@
 """`longshore place --live` and `longshore topology`, on a pool of the stack of the tests."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.activities.serving.model_engine import engine_of
 from longshore.models.domains import Foreseen, PoolTopology
+from longshore.models.forecast import Forecast
 from longshore.models.placement import PlacementKind
 from longshore.models.settings import Settings
 from tests.client.conftest import Command, Ran
@@ -94,6 +96,30 @@ async def test_a_pool_says_what_a_cycle_would_do_now(
         await domains_are_shown(longshore, pool, labelled.id, lone.id)
         await longshore("cancel", held)
         await labelled.end(held)
+
+
+async def test_a_dry_run_says_the_moment_and_between_when_and_when(
+    longshore: Command, pool: str, temporal: Client, settings: Settings
+) -> None:
+    """As `why` and `queue` say it of the job once it waits."""
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
+    async with node.serving():
+        runs = await submitted(longshore, pool, "--gpus", "8")  # nobody knows for how long
+        await node.started(runs)
+        asked = ("submit", "--dry-run", "--gpus", "8", "--pool", pool)
+        ran = await longshore(*asked, "--", "true")
+        said = " ".join(ran.out.split())
+        assert re.search(
+            r"it may start at \S+ UTC, probably between \S+( UTC)? and \S+ UTC\.", said
+        ), said
+        found = Forecast.model_validate_json((await longshore(*asked, "--json", "--", "true")).out)
+        assert found.start_range is not None
+        assert found.ready_at is not None
+        assert found.start_range.earliest <= found.ready_at <= found.start_range.latest
+        assert found.start_range.earliest < found.start_range.latest
+        await longshore("cancel", runs)
+        await node.end(runs)
 
 
 async def test_a_pool_says_where_an_engine_of_a_model_would_go(

@@ -1,7 +1,8 @@
 """When jobs may start for which no start is kept: told by a plan, and changing nothing of it."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,9 @@ from longshore.models.placement import CyclePlan, Decision, PackingPolicy, Place
 from longshore.scheduling import planner
 from longshore.scheduling.cycle import foresee, mix_kept, plan, plan_cached
 from longshore.scheduling.kept_starts import most_later
+from longshore.scheduling.placement import given_back, reservations
+from longshore.scheduling.placement.reservations import earliest_start
+from longshore.scheduling.placement.state import NodeView
 from tests.scheduling.test_elastic_cycle import elastic
 from tests.scheduling.test_long_queue import kept_of, queued
 from tests.scheduling.test_reference import crowded
@@ -159,10 +163,15 @@ def test_nothing_else_of_a_plan_depends_on_it(
         assert each.estimated_start > NOW
 
 
-def test_a_part_of_a_long_queue_tells_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who is left out of a plan comes behind as many like it as are told."""
+@pytest.mark.parametrize("further", [1_000, 10])
+def test_a_part_of_a_long_queue_tells_the_same(
+    monkeypatch: pytest.MonkeyPatch, further: int
+) -> None:
+    """Who is left out of a plan comes behind as many like it as are told, or behind the last of
+    those that may be told: the first ones are told what they are in a plan of all."""
     monkeypatch.setattr("longshore.scheduling.long_queue.LONG", 1)
-    left_out = compared = 0
+    monkeypatch.setattr("longshore.scheduling.long_queue.FURTHER", further)
+    left_out = compared = cut = 0
     for seed in seeds(5):
         chance = Random(seed)
         scene = crowded(chance)
@@ -179,12 +188,74 @@ def test_a_part_of_a_long_queue_tells_the_same(monkeypatch: pytest.MonkeyPatch) 
         )  # fmt: skip
         assert part is not None
         whole = plan_cached(queue, kept, ONE, NOW, mix=mix, later=later)
-        some = plan_cached(part.jobs, kept, ONE, NOW, mix=mix, wanted=(), later=later)
+        some = plan_cached(
+            part.jobs, kept, ONE, NOW, mix=mix, wanted=(), later=later,
+            later_until=part.later_until,
+        )  # fmt: skip
         if whole.rearranged:
             continue
         told = [(each.job_id, hours(each)) for each in whole.decisions if not each.start_kept]
-        assert told == [(d.job_id, hours(d)) for d in some.decisions if not d.start_kept]
+        found = [(d.job_id, hours(d)) for d in some.decisions if not d.start_kept]
+        assert found == told[: len(found)]
+        assert len(found) == len(told) or part.later_until is not None
         left_out += len(queue) - len(part.jobs)
-        compared += len(told)
+        compared += len(found)
+        cut += part.later_until is not None
     assert left_out > 100
     assert compared > 10
+    assert bool(cut) == (further == 10)
+
+
+def test_few_nodes_are_looked_at_for_a_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not those that give back enough GPUs only after another one can start it."""
+    asked: list[str] = []
+
+    def noting(view: NodeView, *args: Any, **more: Any) -> datetime | None:
+        asked.append(view.node.id)
+        return earliest_start(view, *args, **more)
+
+    monkeypatch.setattr(given_back, "earliest_start", noting)
+    monkeypatch.setattr(reservations, "earliest_start", noting)
+    nodes = [a_node(f"n{n:03}", busy=range(8)) for n in range(100)]
+    runs = [running(f"r{n}", f"n{n:03}", range(8), (n + 1) * HOUR) for n in range(100)]
+    queue = [a_job(f"j{n:02}", gpus=8, submitted_at=NOW + n * HOUR / 3600) for n in range(30)]
+    made = plan(queue, nodes, runs, ONE, NOW, later=29)
+    starts = [hours(each) for each in made.decisions]
+    assert starts[:3] == [1, 2, 2]
+    assert None not in starts
+    assert len(asked) < 30 * 20, "of 3,000"
+
+
+def test_of_a_part_the_same_is_further_whatever_came_and_went(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is found once is kept for as long as nobody comes or leaves who asks alike."""
+    monkeypatch.setattr("longshore.scheduling.long_queue.LONG", 1)
+    monkeypatch.setattr("longshore.scheduling.long_queue.FURTHER", 10)
+    chance = Random(3)
+    there: dict[str, JobRequest] = {}
+    queue = queued([])
+    for number in range(300):
+        name = f"j{chance.randrange(60)}"
+        if chance.random() < 0.3:
+            there.pop(name, None)
+            queue.remove(name)
+        else:
+            there[name] = a_job(
+                name, gpus=chance.choice([1, 2]), priority=chance.choice([0, 5]),
+                submitted_at=NOW - chance.randrange(600) * timedelta(seconds=1),
+                expected_duration=chance.randrange(1, 9) * HOUR,
+            )  # fmt: skip
+            queue.put(there[name])
+        if number % 5 == 0:
+            said = [
+                each.to_plan(0, 8, ONE, NOW, wanted=(), later=4, without=without)
+                for each in (queue, queued(list(there.values())))
+                for without in (set[str](), set(list(there)[::3]))
+            ]
+            for one, other in ((said[0], said[2]), (said[1], said[3])):
+                if one is None or other is None:
+                    assert one is other
+                    continue
+                assert sorted(j.id for j in one.jobs) == sorted(j.id for j in other.jobs)
+                assert one.later_until == other.later_until

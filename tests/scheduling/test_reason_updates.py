@@ -74,6 +74,37 @@ def test_a_start_without_a_place_kept_is_written_when_it_moves_and_is_no_news():
     assert to_write([_said(**later)], {"a": Stored(attempt=1)}, NOW)[0].is_news, "its first answer"
 
 
+def test_starts_without_a_place_kept_that_move_are_all_written_whoever_else_has_other_words():
+    """A job of hours that goes first moves all of them: they are not behind fifty mere words."""
+
+    def said(number: int, start: timedelta | None, words: str) -> Decision:
+        later = {} if start is None else {"estimated_start": NOW + start, "start_kept": False}
+        return _said(job_id=f"job-{number:03}", reason=words, **later)
+
+    five = 5 * HOUR
+    moves = [(HOUR, HOUR + five)] * 60 + [(HOUR, None)] * 4 + [(None, five)] * 4
+    before = [said(number, start, "old") for number, (start, _) in enumerate(moves)]
+    after = [said(number, start, "new") for number, (_, start) in enumerate(moves)]
+    before += [said(number, None, "old") for number in range(100, 300)]
+    after += [said(number, None, "new") for number in range(100, 300)]
+    stored = {
+        each.job_id: _stored(each, at=NOW - (MINUTE if each.job_id < "job-100" else HOUR))
+        for each in before
+    }
+    written = to_write(after, stored, NOW)
+    assert [each.decision for each in written[: len(moves)]] == after[: len(moves)]
+    assert len(written) == len(moves) + 50, "and as many mere words as ever"
+    assert not any(each.is_news for each in written)
+
+
+def test_that_a_start_without_a_place_kept_is_known_no_more_is_told_to_nobody():
+    stored = {"a": _stored(_said(estimated_start=NOW + HOUR, start_kept=False))}
+    gone = _said(reason="its start is not known")
+    (written,) = to_write([gone], stored, NOW)
+    assert (written.decision, written.is_news) == (gone, False)
+    assert to_write([gone], {"a": _stored(written.decision)}, NOW + MINUTE) == []
+
+
 def test_a_start_that_creeps_is_news_by_what_was_news_last():
     """As of a holder that should have ended: each cycle has it end a little later."""
     stored, heard, now = {"a": Stored(attempt=1)}, list[str](), NOW
