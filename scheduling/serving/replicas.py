@@ -321,6 +321,8 @@ def _next_look(
         _leave(each) for each in live if each.leaves_at is not None and each.job_id not in going
     ]
     ends += [told for each in _in_the_queue(facts, live, going) if (told := _told(each)) > now]
+    if start and going and not facts.unavailable:  # those are in the queue from now on
+        ends.append(now + WAITS_FOR_LONG)
     if facts.has_sizes and (start or any(not each.held for each in live)):
         ends.append(now + LOOK_FOR_NODES)
     return min((each for each in ends if each > now), default=None)

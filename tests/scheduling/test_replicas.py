@@ -156,14 +156,15 @@ def test_a_replica_is_replaced_before_the_time_of_its_node_ends():
     later = replica("b", leaves_at=NOW + timedelta(hours=5))
     found = facts(soon, later)
     assert (plan(found, NOW).start, stopped(found)) == (1, [])
-    assert plan(found, NOW).look_at == NOW + timedelta(hours=5) - LEAVE_BEFORE
+    begun = replace(found, replicas=(*found.replicas, replica("c", stage=LOADING)))
+    assert plan(begun, NOW).look_at == NOW + timedelta(hours=5) - LEAVE_BEFORE
     assert stopped(facts(soon, later, replica("c"))) == ["a"]
 
 
 def test_a_replica_on_a_node_that_drains_stays_until_another_is_ready():
     drained = replica("a", node_drains=True)
     begun = plan(facts(drained, replica("b")), NOW)
-    assert (begun.start, begun.stop, begun.look_at) == (1, (), None)
+    assert (begun.start, begun.stop) == (1, ())
     said = "1 replica to be replaced (1 on a node that drains): 1 of 2 new ones ready"
     assert begun.reason == said
     # Where there is no room elsewhere, or the new one fails, it stays.
@@ -258,6 +259,18 @@ def test_an_update_without_room_is_told_after_a_minute_what_helps():
     ):
         assert "unavailable" not in plan(other, later).reason
         assert plan(other, NOW).look_at is None
+
+
+def test_one_that_an_update_starts_is_looked_at_after_a_minute():
+    """Nobody else asks for that look while it waits for a GPU."""
+    begun = plan(facts(replica("a"), replica("b"), revision=2), NOW)
+    assert (begun.start, begun.look_at) == (1, NOW + timedelta(minutes=1))
+    for other in (
+        facts(replica("a")),
+        facts(replica("a"), replica("b"), revision=2, unavailable=1),
+    ):
+        found = plan(other, NOW)
+        assert (found.start, found.look_at) == (1, None)
 
 
 def test_where_a_drain_is_undone_what_is_not_replaced_yet_stays():
