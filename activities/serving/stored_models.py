@@ -1,7 +1,7 @@
 """Models and runtimes in the capacity database."""
 
 import difflib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import NoReturn
@@ -232,12 +232,26 @@ def _model_differences(row: RowMapping, wanted: Examined) -> tuple[str, ...]:
     found = tuple(differences(before.spec, wanted.spec))
     if found or _same(before.facts, wanted.facts):
         return found
-    if before.facts and wanted.facts and wanted.facts.is_shaped_as(before.facts):
-        others = wanted.facts.others_than(before.facts)
-        return (f"{listed(others, len(others))}, which are others of the same shape",)
     was, now = memory_of(before.spec, before.facts), memory_of(wanted.spec, wanted.facts)
-    sizes = f": {format_bytes(was)} to {format_bytes(now)}" if was != now else ""
-    return (f"what its files say{sizes}",)
+    sizes = format_bytes(was), format_bytes(now)
+    grows = f": {sizes[0]} to {sizes[1]}" if sizes[0] != sizes[1] else ""
+    said = list(_files_differences(before.facts, wanted.facts))
+    return (f"{said[0]}{grows}", *said[1:])
+
+
+def _files_differences(before: ModelFacts | None, after: ModelFacts | None) -> Iterator[str]:
+    """Yield what the files say that is another than before."""
+    read = "what its files say"
+    if before is None or after is None:
+        yield read
+        return
+    if known := after.adapters_known_since(before):
+        one, names = len(known) == 1, listed(known, len(known))
+        yield f"the {'adapter' if one else 'adapters'} {names} {'is' if one else 'are'} known now"
+    if not after.is_shaped_as(before, but_adapters=bool(known)):
+        yield read
+    elif others := after.others_than(before):
+        yield f"{listed(others, len(others))}, which are others of the same shape"
 
 
 def _same(before: ModelFacts | None, after: ModelFacts | None) -> bool:
