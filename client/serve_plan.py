@@ -50,7 +50,7 @@ class _Planned(NamedTuple):
     says: str
     plan: ServicePlan
     first: int
-    """Replicas that may begin before one that has GPUs is stopped."""
+    """Replicas that may begin before one that has GPUs of their pool is stopped."""
     like: JobSpec
     """A replica."""
     new: Sequence[JobSpec]
@@ -97,7 +97,7 @@ async def _planned(connection: AsyncConnection, spec: ServiceSpec) -> _Planned:
     facts = await facts_of(connection, await lock_service(connection, spec.name), spec, now)
     facts = await with_sizes(connection, facts, spec, engine, sizes, of_model)
     plan = in_the_end(facts, now)
-    first = begin_before_stops(facts, now)
+    first = begin_before_stops(facts, spec.pool, now)
     new = await replica_specs(connection, spec, engine, sizes, of_model, max(plan.start, 1))
     return _Planned(engine, sizes, revision, says, plan, first, new[0], new[: plan.start], undone)
 

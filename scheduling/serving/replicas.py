@@ -38,6 +38,8 @@ class Replica:
     """None while it waits for a GPU."""
     endpoint: str = ""
     """Of one that is ready."""
+    pool: str = ""
+    """Of its node, where it has a GPU."""
     failed_last: bool = False
     """Where it waits: whether that is to be tried again, after its engine failed."""
     stopping: bool = False
@@ -175,10 +177,12 @@ def in_the_end(facts: ServiceFacts, now: datetime) -> ServicePlan:
     return ServicePlan(start=start, stop=(*_surplus(facts, staying), *replaced))
 
 
-def begin_before_stops(facts: ServiceFacts, now: datetime) -> int:
-    """Return how many replicas may begin before one that has GPUs is stopped: those behind may
-    start where that one was."""
-    with_gpus = {each.job_id for each in facts.replicas if each.stage is not None}
+def begin_before_stops(facts: ServiceFacts, pool: str, now: datetime) -> int:
+    """Return how many replicas may begin before one that has GPUs of their pool is stopped: those
+    behind may start where that one was."""
+    with_gpus = {
+        each.job_id for each in facts.replicas if each.stage is not None and each.pool == pool
+    }
     if with_gpus.isdisjoint(each.job_id for each in in_the_end(facts, now).stop):
         return facts.wanted
     if not with_gpus.isdisjoint(each.job_id for each in plan(facts, now).stop):

@@ -119,6 +119,13 @@ async def test_it_says_where_a_replica_of_its_own_is_stopped_first(
         ran = await longshore("serve", a_file(tmp_path, pool, "60GB"), "--dry-run")
         assert f"  a replica would wait in pool {pool}" in ran.out
         assert "may start in its place" in " ".join(ran.err.split())
+        other = Path(a_file(tmp_path, pool, "60GB"))
+        other.write_text(other.read_text().replace(f"pool: {pool}", f"pool: other-{pool}"))
+        made = await longshore("pool", "set", f"other-{pool}", "--growth", "open")
+        assert made.code == 0, made.err
+        moved = await longshore("serve", str(other), "--dry-run")
+        assert f", pool {pool} to other-{pool}" in moved.out
+        assert "in its place" not in " ".join(moved.err.split()), "that is in another pool"
         assert (await longshore("service", f"a-{pool}", "--remove")).code == 0
 
 

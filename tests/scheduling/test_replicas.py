@@ -63,10 +63,11 @@ def test_in_the_end_all_of_another_revision_are_replaced():
 def test_so_many_begin_before_one_that_has_gpus_is_stopped(
     surge: int, unavailable: int, stage: EngineStage | None, first: int
 ):
-    both = (replica("a", stage=stage), replica("b", stage=stage))
+    both = (replica("a", stage=stage, pool="p"), replica("b", stage=stage, pool="p"))
     found = facts(*both, revision=2, surge=surge, unavailable=unavailable)
-    assert begin_before_stops(found, NOW) == first
-    assert begin_before_stops(replace(found, revision=1), NOW) == 2
+    assert begin_before_stops(found, "p", NOW) == first
+    assert begin_before_stops(replace(found, revision=1), "p", NOW) == 2
+    assert begin_before_stops(found, "other", NOW) == 2, "what is stopped has no GPU there"
 
 
 def test_a_new_service_starts_what_is_wanted():
