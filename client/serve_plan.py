@@ -16,8 +16,7 @@ from longshore.activities.serving.service_views import service_view
 from longshore.client.forecast import Foretold, foretell
 from longshore.client.model_registry import LookedAt
 from longshore.client.service_view import served_line
-from longshore.client.services import as_undone
-from longshore.client.submission import preflight
+from longshore.client.services import as_undone, look_first
 from longshore.models.errors import NotFoundError, StoredError
 from longshore.models.forecast import ForecastKind
 from longshore.models.job import JobSpec
@@ -118,7 +117,7 @@ async def _preview(
 ) -> ServicePreview:
     """Return what would become of a service beside the replicas that have `taken` GPUs before its
     own, which are added."""
-    warnings = await preflight(database, planned.like)
+    warnings = await look_first(database, planned.like)
     replicas: list[Foretold] = []
     for spec in planned.new[:MOST_FORETOLD]:
         replicas.append(await foretell(database, settings, spec, taken))
