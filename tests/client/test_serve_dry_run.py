@@ -55,6 +55,7 @@ async def test_it_says_what_would_be_placed_where_and_changes_nothing(
         assert where[1] == f"  a replica would start now on {node.id} GPU 1"
         assert where[2].startswith(f"  a replica would wait in pool {pool}")
         assert len(lines) == 6
+        assert "Some of the GPUs are simulated.\n" in ran.err
         assert ran.err.endswith("Nothing is changed: it was a dry run.\n")
     assert (await longshore("models", "show", f"m-{pool}")).code == 66
     assert (await longshore("service", f"a-{pool}")).code == 66
