@@ -41,7 +41,9 @@ class Replica:
     pool: str = ""
     """Of its node, where it has a GPU."""
     failed_last: bool = False
-    """Where it waits: whether that is to be tried again, after its engine failed."""
+    """Where it waits: whether its engine has failed before."""
+    tried_again: bool = False
+    """Whether it waits to be tried again for that, and not for a GPU yet."""
     stopping: bool = False
     failures: int = 0
     leaves_at: datetime | None = None
@@ -159,7 +161,7 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
         # What is started now has none either: nobody may look again before it has one.
         stages=stages_in_words(
             facts.wanted, [*(each.stage for each in staying), *[None] * start],
-            sum(each.failed_last for each in staying),
+            sum(each.tried_again for each in staying),
         ),
     )  # fmt: skip
 
@@ -343,7 +345,7 @@ def _in_the_queue(
         for each in staying
         if each.stage is None
         and each.held
-        and not (each.left_idle or each.failed_last or each.job_id in going)
+        and not (each.left_idle or each.tried_again or each.job_id in going)
     ]
 
 

@@ -91,7 +91,7 @@ def test_it_says_of_each_replica_what_it_does():
 
 
 def test_one_that_failed_and_waits_is_not_told_as_one_that_has_yet_to_begin():
-    does = replica("a", stage=None), replica("b", stage=None, failed_last=True)
+    does = replica("a", stage=None), replica("b", stage=None, tried_again=True)
     said = "of 3 replicas: 2 without a GPU, 1 to be tried again after a failure"
     assert plan(facts(*does, wanted=3), NOW).stages == said
 
@@ -255,7 +255,7 @@ def test_an_update_without_room_is_told_after_a_minute_what_helps():
         facts(new, wanted=1),
         facts(old, new, wanted=2, unavailable=1),
         facts(old, replace(new, left_idle=True), wanted=1),
-        facts(old, replace(new, failed_last=True), wanted=1),
+        facts(old, replace(new, tried_again=True), wanted=1),
         facts(old, replace(new, held=False), wanted=1),
     ):
         assert "unavailable" not in plan(other, later).reason
