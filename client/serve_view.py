@@ -12,7 +12,7 @@ def say_preview(found: ServePreview) -> None:
     for each in found.warnings:
         warn(each)
     replicas = [each for service in found.services for each in service.replicas]
-    note_simulated(any(each.simulated for each in replicas))
+    note_simulated(any(each.simulated and not each.simulated_market for each in replicas))
     for change in found.models:
         say(change_line("model", change, dry_run=True))
     for service in found.services:

@@ -63,7 +63,7 @@ async def say_forecast(
     if dry_run and refused:
         raise RefusedError(f"it {found.says}")
     if dry_run and not as_json:
-        note_simulated(found.simulated)
+        note_simulated(found.simulated and not found.simulated_market)  # that is told beside
         say(f"It {found.told}.")
     elif not as_json:
         note(f"It {found.told}.")
