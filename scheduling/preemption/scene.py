@@ -221,8 +221,8 @@ class Scene:
         if not chosen and self._stops_only:
             return self._none(job, "nobody is stopped for it")
         rejected = self.candidates.kept(job, names)
-        start = self.cluster.first_start(job, alike(self.works.values(), job))
         if not chosen:
+            start = self.cluster.first_start(job, alike(self.works.values(), job))
             return refused(job, start, len(known), rejected, self.policy, self.now, quote)
         out = frozenset(one.id for one in chosen)
         victims = tuple(
@@ -231,7 +231,7 @@ class Scene:
             )
             for one in sorted(chosen, key=lambda one: one.id)
         )
-        return self._weighed(job, victims, out, start, quote, rejected)
+        return self._weighed(job, victims, out, quote, rejected)
 
     def _waits_after(self, job: JobRequest, chosen: Chosen) -> Waits:
         """Return how long those wait that seem to have room elsewhere at once."""
@@ -248,12 +248,12 @@ class Scene:
         job: JobRequest,
         victims: tuple[Victim, ...],
         out: frozenset[str],
-        start: datetime | None,
         quote: BuyQuote | None,
         rejected: Sequence[RejectedVictim],
     ) -> PreemptionPlan:
         """Return the plan to stop these jobs, with what the job gets where all of `out` is gone;
         or another way, where that costs less."""
+        start = self.cluster.first_start(job, alike(self.works.values(), job))
         ids = [victim.job_id for victim in victims]
         plan = weigh(
             job, victims, start, quote, rejected, self.policy, self.now,
