@@ -150,6 +150,8 @@ async def may_stop_any(
         return False
     shares = await load_running(connection, spec.name)
     works = await load_running_work(connection, spec.name, spec.preemption, shares)
+    # Without what its engine serves it would be like no other.
+    (job,) = await with_engine_turns(connection, spec.name, [job], works, spec.preemption, now)
     yielding = None
     if spec.packing.by_rank:
         nodes = await load_nodes(connection, spec.name)

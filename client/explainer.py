@@ -1,10 +1,11 @@
 """What `why` and the report of a job say beside its row, as things are now: who reads it."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.array_views import ArrayViews
 from longshore.activities.buying.handover import closed_nodes, ends_unless_sold
@@ -28,12 +29,14 @@ from longshore.activities.serving.service_views import (
     runs_an_engine,
     waits_to_load,
 )
+from longshore.activities.serving.update_room import Replaced, replaced_by
 from longshore.activities.snapshot import (
     is_longer,
     load_nodes,
     load_place,
     load_pool,
     load_recent,
+    load_running,
 )
 from longshore.activities.staged_data import staged_data
 from longshore.activities.usage import load_pool_to_plan
@@ -90,6 +93,15 @@ _FOR_STATE = RejectionCode.STATE.value
 
 def _to_come(start: datetime | None) -> datetime | None:
     return start if start and start > datetime.now(UTC) else None
+
+
+async def _may_end(
+    connection: AsyncConnection, pool: str, names: Collection[str], old: Replaced
+) -> bool:
+    """Return whether anything else runs on these nodes than replicas that go on until the one that
+    waits is ready."""
+    running = await load_running(connection, pool)
+    return any(each.node_id in names and each.job_id not in old.job_ids for each in running)
 
 
 class Explainer:
@@ -189,6 +201,7 @@ class Explainer:
                     )
                 )
                 could = {each.node_id for each in alone.rejections if not each.permanent}
+                old = await replaced_by(connection, job.id)
                 may_stop = await may_stop_any(connection, pool, entry.request, could, moment)
                 if job.elements is None and pool.preemption.enabled:
                     most = min(_MOST_WEIGHED, _MOST_PAIRS // max(len(nodes), 1))
@@ -198,8 +211,11 @@ class Explainer:
                     )
                 helps = advice(
                     request, alone.rejections, nodes, moment, pool=job.pool, may_stop=may_stop,
+                    may_end=not old.replicas or await _may_end(connection, job.pool, could, old),
                     policy=pool.packing, closed=await closed_nodes(connection, job.pool),
                 )  # fmt: skip
+                if any(each.node_id in could for each in old.replicas):
+                    helps = (old.says, *helps)
                 if request.fills:
                     helps += await how_to_have_a_turn(connection, job.id)
                 agent = agent_command(request, job.pool)

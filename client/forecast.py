@@ -17,7 +17,7 @@ from longshore.activities.lending import on_lent_spare
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.prices.views import why_waits
-from longshore.activities.snapshot import load_nodes, load_recent
+from longshore.activities.snapshot import load_nodes, load_recent, load_simulated
 from longshore.activities.staged_data import held_by
 from longshore.activities.usage import load_pool_to_plan
 from longshore.client.buying import decide_on_pool
@@ -120,6 +120,7 @@ async def foretell(
     async with database().transaction() as connection:
         pool = await load_pool_to_plan(connection, spec.pool, settings.margins)
         nodes = _with(await load_nodes(connection, spec.pool), others)
+        simulated = await load_simulated(connection, spec.pool)
         recent = await load_recent(connection, spec.pool) if pool.packing.rule.learns else ()
         waiting = await connection.scalar(text(_WAITING), {"pool": spec.pool})
         now = await clock(connection)
@@ -200,8 +201,10 @@ async def foretell(
     starts = found.kind in (ForecastKind.STARTS, ForecastKind.PREEMPTS)
     starts_now = starts and found.ready_at is not None
     later = pool.buying.enabled and found.kind is not ForecastKind.BUYS and not starts_now
-    simulated = settings.market == "simulated"
-    simulated = simulated and bool(prices or bought)
+    at_market = settings.market == "simulated" and bool(prices or bought)
+    where = [each.node_id for each in stops.gains] if stops else [node for node, _ in alone.held]
+    if not starts:
+        where = [] if found.kind is ForecastKind.BUYS else [node.id for node in nodes]
     if waits:
         found = forecast_of_price_wait(found, waits)
         later = pool.buying.enabled
@@ -218,7 +221,9 @@ async def foretell(
         found = _with_deadline(
             found, duration, deadline, start and start.as_range, inputs, quote, now
         )
-    found = found.model_copy(update={"simulated": simulated, "buys_later": later})
+    marks = {"simulated": at_market or not simulated.isdisjoint(where)}
+    marks |= {"simulated_market": at_market, "buys_later": later}
+    found = found.model_copy(update=marks)
     return Foretold(job, spec, found, alone)
 
 

@@ -12,6 +12,9 @@ from longshore.client.terminal import JSON, LIMIT, Text, note, now, out, print_j
 from longshore.client.words import SIMULATED
 from longshore.models.packing import QueueOrder
 from longshore.models.text import count, span
+from longshore.models.visible import brief
+
+_USUAL_SINCE = "1d"
 
 
 def register(app: typer.Typer) -> None:
@@ -29,18 +32,27 @@ def queue(
         typer.Option("--estimates", help="Show the errors of past start estimates."),
     ] = False,
     since: Annotated[
-        str,
-        typer.Option(metavar="TIME", help="With --estimates: the last 7d, or from 14:05 on."),
-    ] = "1d",
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            show_default=_USUAL_SINCE,
+            help="With --estimates: the last 7d, or from 14:05 on.",
+        ),
+    ] = None,
     limit: LIMIT = 50,
     as_json: JSON = False,
 ) -> None:
     """List the waiting jobs of a pool, in the order of its next cycle."""
     if estimates:
-        return _show_estimates(pool, past_time("--since", since), as_json=as_json)
+        begins = past_time("--since", since or _USUAL_SINCE)
+        return _show_estimates(pool, begins, as_json=as_json)
+    if since is not None:
+        raise typer.BadParameter(f"--since {brief(since)}: give --estimates too")
     found = call(lambda api: api.queue(pool))
+    first = found.model_copy(update={"jobs": found.jobs[:limit]})
     if as_json:
-        return print_json(found)
+        print_json(first)
+        return _note_more(len(found.jobs) - limit)
     if terms and found.order is QueueOrder.AGE and not found.weights:
         note(
             f"pool {pool} goes by age: the oldest of a class first. `longshore pool set {pool} "
@@ -48,15 +60,17 @@ def queue(
         )
     if not found.jobs:
         return note(f"Nobody waits in pool {pool}.")
-    first = found.model_copy(update={"jobs": found.jobs[:limit]})
     if found.simulated:
         note(f"The GPUs of pool {pool} are {SIMULATED}.")
     show(queue_table(first, now(), out().width, start=start, terms=terms))
     for legend in legends(found) if terms else ():
         show(Text(f"\n{legend}", style="dim"))
-    if (more := len(found.jobs) - limit) > 0:
+    return _note_more(len(found.jobs) - limit)
+
+
+def _note_more(more: int) -> None:
+    if more > 0:
         note(f"\n{count(more, 'more job')} behind these; --limit shows more.")
-    return None
 
 
 def _show_estimates(pool: str, begins: datetime, *, as_json: bool) -> None:

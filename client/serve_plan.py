@@ -16,8 +16,7 @@ from longshore.activities.serving.service_views import service_view
 from longshore.client.forecast import Foretold, foretell
 from longshore.client.model_registry import LookedAt
 from longshore.client.service_view import served_line
-from longshore.client.services import as_undone
-from longshore.client.submission import preflight
+from longshore.client.services import as_undone, look_first
 from longshore.models.errors import NotFoundError, StoredError
 from longshore.models.forecast import ForecastKind
 from longshore.models.job import JobSpec
@@ -50,7 +49,7 @@ class _Planned(NamedTuple):
     says: str
     plan: ServicePlan
     first: int
-    """Replicas that may begin before one that has GPUs is stopped."""
+    """Replicas that may begin before one that has GPUs of their pool is stopped."""
     like: JobSpec
     """A replica."""
     new: Sequence[JobSpec]
@@ -97,7 +96,7 @@ async def _planned(connection: AsyncConnection, spec: ServiceSpec) -> _Planned:
     facts = await facts_of(connection, await lock_service(connection, spec.name), spec, now)
     facts = await with_sizes(connection, facts, spec, engine, sizes, of_model)
     plan = in_the_end(facts, now)
-    first = begin_before_stops(facts, now)
+    first = begin_before_stops(facts, spec.pool, now)
     new = await replica_specs(connection, spec, engine, sizes, of_model, max(plan.start, 1))
     return _Planned(engine, sizes, revision, says, plan, first, new[0], new[: plan.start], undone)
 
@@ -118,7 +117,7 @@ async def _preview(
 ) -> ServicePreview:
     """Return what would become of a service beside the replicas that have `taken` GPUs before its
     own, which are added."""
-    warnings = await preflight(database, planned.like)
+    warnings = await look_first(database, planned.like)
     replicas: list[Foretold] = []
     for spec in planned.new[:MOST_FORETOLD]:
         replicas.append(await foretell(database, settings, spec, taken))

@@ -1,8 +1,7 @@
 """What `longshore serve --dry-run` says, in lines."""
 
 from longshore.client.model_view import change_line
-from longshore.client.terminal import note, say, warn
-from longshore.models.forecast import Forecast
+from longshore.client.terminal import note, note_simulated, say, warn
 from longshore.models.serve_plan import ServePreview, ServicePreview
 from longshore.models.text import count
 from longshore.models.units import format_gb
@@ -12,6 +11,8 @@ def say_preview(found: ServePreview) -> None:
     """Say what would become of models and services."""
     for each in found.warnings:
         warn(each)
+    replicas = [each for service in found.services for each in service.replicas]
+    note_simulated(any(each.simulated and not each.simulated_market for each in replicas))
     for change in found.models:
         say(change_line("model", change, dry_run=True))
     for service in found.services:
@@ -29,7 +30,7 @@ def lines_of(service: ServicePreview) -> list[str]:
     lines = [
         f"would: {service.says}",
         f"  an engine holds {held} of {gpus}, {service.memory_from}",
-        *(f"  a replica {_says(each)}" for each in service.replicas),
+        *(f"  a replica {each.told}" for each in service.replicas),
     ]
     if more := service.start - len(service.replicas):
         lines.append(f"  {count(more, 'more replica')} would be started, and not looked at")
@@ -37,7 +38,3 @@ def lines_of(service: ServicePreview) -> list[str]:
     if not (service.start or service.stop):
         lines.append("  no replica would be started or stopped")
     return lines
-
-
-def _says(found: Forecast) -> str:
-    return f"{found.says}{' (at a simulated market)' if found.simulated else ''}"

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from rich.table import Table
 
 from longshore.client.terminal import WIDE, a_table, width_of_ids
+from longshore.models.differences import differences
 from longshore.models.service import (
     ReplicaView,
     RevisionView,
@@ -68,7 +69,7 @@ def headline(service: ServiceView) -> str:
 def served_line(
     spec: ServiceSpec, revision: int, before: ServiceView | None, now: ServiceView | None
 ) -> str:
-    """Return ``chat: revision 4, model pilot, of which revision 1 to 3, replicas 3 to 2``: what a
+    """Return ``chat: revision 4, model pilot, of which revision 1 to 3, priority 5 to 7``: what a
     service is to be like, and what else that changes of one that was there `before`."""
     parts = [f"{spec.name}: revision {revision}, model {spec.model}"]
     if before is not None and not before.trouble:
@@ -76,6 +77,9 @@ def served_line(
         is_ = _revision(now, revision) if now else None
         if was and is_ and was.model == is_.model and was.model_revision != is_.model_revision:
             parts.append(f"of which revision {was.model_revision} to {is_.model_revision}")
+        if before.spec.model != spec.model:
+            parts[0] += f" (before: {before.spec.model})"
+        parts += differences(before.spec, spec, ("name", "model", "replicas"))
         if before.spec.replicas != spec.replicas:
             left = "" if revision == before.revision else " (an undo leaves that)"
             parts.append(f"replicas {before.spec.replicas} to {spec.replicas}{left}")

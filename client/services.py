@@ -1,10 +1,11 @@
 """Services in the typed client: serve, look, scale, undo, remove."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from temporalio.client import Client
 
+from longshore.activities.database import Database
 from longshore.activities.serving.model_engine import engine_of, replica_specs
 from longshore.activities.serving.revisions import undone_alike
 from longshore.activities.serving.service_rows import (
@@ -22,7 +23,8 @@ from longshore.activities.serving.service_views import (
 from longshore.activities.signals import Signals
 from longshore.client.reading import Reading
 from longshore.client.submission import preflight
-from longshore.models.errors import NotFoundError, RefusedError
+from longshore.models.errors import NotFoundError, RefusedError, SpecError, UnsatisfiableError
+from longshore.models.job import JobSpec
 from longshore.models.service import ReplicaView, ServiceSpec, ServiceView
 from longshore.models.serving import EngineSize, EngineSpec
 from longshore.models.text import listed
@@ -57,6 +59,18 @@ def as_undone(model: str, revision: int, of_model: int) -> tuple[str, ...]:
         "service had it, which was undone: mend it first, with `longshore models add` or in "
         "`models` of the file",
     )
+
+
+async def look_first(database: Callable[[], Database], replica: JobSpec) -> tuple[str, ...]:
+    """Return what `preflight` says of a replica; what it raises names the service."""
+    service = f"service {replica.name}"
+    try:
+        return await preflight(database, replica)
+    except SpecError as error:
+        problems = tuple(f"{service}: {each}" for each in error.problems)
+        raise SpecError(service, problems) from None
+    except UnsatisfiableError as error:
+        raise UnsatisfiableError(f"{service}: {error}") from None
 
 
 class ServiceReading(Reading):
@@ -107,7 +121,7 @@ class ServiceControl(ServiceReading):
                 (replica,) = await replica_specs(
                     connection, spec, engine, sizes, model_revision, 1
                 )
-            warnings = await preflight(self._db, replica)
+            warnings = await look_first(self._db, replica)
             found[spec.name] = _LookedAt(spec, engine, sizes, model_revision, warnings)
         revisions: dict[str, int] = {}
         undone: dict[str, tuple[str, ...]] = {}

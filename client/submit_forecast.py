@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from longshore.client.terminal import note, print_json, say, warn
+from longshore.client.terminal import note, note_simulated, print_json, say, warn
 from longshore.models.errors import RefusedError, SpecError
-from longshore.models.forecast import Forecast, ForecastKind
+from longshore.models.forecast import ForecastKind
 from longshore.models.job import JobSpec
 from longshore.models.money import micro_of_text
 from longshore.models.text import dollars
@@ -63,9 +63,10 @@ async def say_forecast(
     if dry_run and refused:
         raise RefusedError(f"it {found.says}")
     if dry_run and not as_json:
-        say(f"It {_says(found)}")
+        note_simulated(found.simulated and not found.simulated_market)  # that is told beside
+        say(f"It {found.told}.")
     elif not as_json:
-        note(f"It {_says(found)}")
+        note(f"It {found.told}.")
     if most is not None and (found.most_micro_usd or 0) > most:
         raise RefusedError(
             f"it may cost {dollars(found.most_micro_usd)}, and --max-cost is {dollars(most)}: "
@@ -84,7 +85,3 @@ async def say_forecast(
     buys = found.kind is ForecastKind.BUYS
     if buys and not (dry_run or yes or as_json) and sys.stdin.isatty():
         typer.confirm("Submit it?", abort=True, default=True)
-
-
-def _says(found: Forecast) -> str:
-    return f"{found.says}{' (at a simulated market)' if found.simulated else ''}."

@@ -62,6 +62,14 @@ class Forecast(Wire):
     not_known: Reason = ""
     """Why it is not known what would be bought, as where no market answers."""
     simulated: bool = False
+    """True where nodes that it would start on, or those of its pool where it would wait, have
+    simulated GPUs, or the prices are those of a simulated market."""
+    simulated_market: bool = False
     """True where the prices are those of a simulated market."""
     assumed_duration: Duration | None = None
     """For how long it is taken to run where machines would be bought, and it does not say."""
+
+    @property
+    def told(self) -> str:
+        """The answer, and that its prices are simulated where they are."""
+        return f"{self.says}{' (at a simulated market)' if self.simulated_market else ''}"

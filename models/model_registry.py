@@ -77,11 +77,27 @@ class ModelFacts(Frozen):
             if digest and before.adapter_files.get(name, "") not in ("", digest):
                 yield f"those of the adapter {name}"
 
-    def is_shaped_as(self, other: "ModelFacts") -> bool:
-        """Whether the headers of files with these facts say what those with the others do."""
+    def adapters_known_since(self, before: "ModelFacts") -> tuple[str, ...]:
+        """Return the adapters of which the size is known now, and was not before."""
+        if before.memory.adapters and not before.adapter_sizes:
+            return ()  # an earlier version kept their sum alone
+        known = before.adapter_sizes
+        return tuple(
+            name for name, size in self.adapter_sizes.items() if size and not known.get(name)
+        )
+
+    def is_shaped_as(self, other: "ModelFacts", *, but_adapters: bool = False) -> bool:
+        """Whether the headers of files with these facts say what those with the others do; with
+        `but_adapters` those of the model alone."""
+        return self._shape(but_adapters) == other._shape(but_adapters)
+
+    def _shape(self, but_adapters: bool) -> Self:
         unsaid: dict[str, Any] = {"files": "", "files_since": 0, "adapter_files": {}}
         unsaid["adapter_sizes"] = {}  # their sum is in `memory`
-        return self.model_copy(update=unsaid) == other.model_copy(update=unsaid)
+        if but_adapters:
+            rest = {"adapters": 0, "total": self.memory.total - self.memory.adapters}
+            unsaid["memory"] = self.memory.model_copy(update=rest)
+        return self.model_copy(update=unsaid)
 
 
 class SizeView(Frozen):

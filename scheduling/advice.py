@@ -87,6 +87,7 @@ def advice(
     *,
     pool: str,
     may_stop: bool = False,
+    may_end: bool = True,
     policy: PackingPolicy = _AS_EVER,
     closed: Collection[str] = (),
 ) -> tuple[str, ...]:
@@ -94,8 +95,9 @@ def advice(
 
     `rejections` are of nodes as they are, and where one is for good, of the node as if it were
     empty (`scheduling.unready_nodes`). With `may_stop` jobs run there that may be preempted;
-    `policy` is the pool's; `closed` are nodes that take none for what becomes of them or their
-    blocks, and that nobody drains. Where no change does alone, all that it takes are told as one.
+    without `may_end` none that may end before the job has begun; `policy` is the pool's; `closed`
+    are nodes that take none for what becomes of them or their blocks, and that nobody drains.
+    Where no change does alone, all that it takes are told as one.
     """
     found: list[str] = []
     suffices = False
@@ -112,7 +114,7 @@ def advice(
             found += [*helps, *_additions(job, code, there, now, pool)]
         elif code in _CODES:
             if _CODES[code].busy:
-                found.append(_wait_for_ends(job, may_stop=may_stop))
+                found.append(_wait_for_ends(job, may_stop=may_stop, may_end=may_end))
             found += _changes_now(job, code, nodes, policy, now, pool)
     if never and not suffices and all(each.permanent for each in rejections):
         found = [*_all_it_takes(job, there, now, pool), *found]
@@ -292,7 +294,9 @@ def _labels_there(key: str, failing: Sequence[Node], nodes: int) -> str:
     return f"{where} {listed(has, _MOST_VALUES)}"
 
 
-def _wait_for_ends(job: JobRequest, *, may_stop: bool) -> str:
+def _wait_for_ends(job: JobRequest, *, may_stop: bool, may_end: bool) -> str:
+    if not may_end:
+        return "add a node"
     asks = f", ask who would be preempted for it (`longshore preempt --dry-run {job.id}`)"
     return (
         f"wait for running jobs to end (`longshore jobs`){asks if may_stop else ''}, or add a node"

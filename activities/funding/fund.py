@@ -13,6 +13,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.funding.planning import Funding, funded_by, read_funding
 from longshore.activities.funding.rows import load_facts
 from longshore.activities.placements import BORROWS
+from longshore.activities.serving.update_room import Replaced, replaced_by
 from longshore.activities.snapshot import load_nodes, load_pool, load_queue, load_running
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.fund_view import FundRemedy, FundRung, FundView
@@ -113,7 +114,8 @@ async def _read(
     if funding is None:
         return pays_all
     nodes = await load_nodes(connection, row["pool"])
-    seen = _Queue(row["pool"], spec.packing, queue, nodes, running, funding, ends, now)
+    old = await replaced_by(connection, job_id)
+    seen = _Queue(row["pool"], spec.packing, queue, nodes, running, funding, ends, now, old)
     return partial(_planned, seen, mine, None if has_budget else pays_all)
 
 
@@ -128,6 +130,8 @@ class _Queue(NamedTuple):
     funding: Funding
     ends: Mapping[str, datetime]
     now: datetime
+    old: Replaced
+    """Replicas that go on until the job is ready."""
 
 
 def _planned(seen: _Queue, mine: JobRequest, pays_all: FundView | None) -> FundView:
@@ -146,13 +150,14 @@ def _planned(seen: _Queue, mine: JobRequest, pays_all: FundView | None) -> FundV
         free = funded_by(seen.packing, pool, lifting, ordered, now).funding
         assert free is not None
     ordered = in_turn(ordered, funding.first | funding.freed)
+    old = seen.old
     if pays_all is not None:
-        return _over(pays_all, why, funding, free, ordered, mine) if why else pays_all
+        return _over(pays_all, why, funding, free, ordered, mine, old) if why else pays_all
     # What is over its quota asks nobody, and takes no room of those behind it.
     asking = [job for job in ordered if job.id == mine.id or job.id not in over]
     found = _waiting(funding, pool, asking, mine, now, seen.ends)
     if why:
-        return _over(found, why, funding, free, ordered, mine)
+        return _over(found, why, funding, free, ordered, mine, old)
     if own := paid.own_nodes.get(mine.id):
         on = f"; it starts on nodes alone on which its tenant has jobs: {own.why_on_nodes}"
         found = found.model_copy(update={"says": found.says + on})
@@ -181,9 +186,11 @@ def _over(
     free: PoolFunding,
     ordered: Sequence[JobRequest],
     mine: JobRequest,
+    old: Replaced,
 ) -> FundView:
     """Return what is found of a job with the hard quota for which it waits, whoever would pay.
-    `free` is who pays where no quota of its tenant is in the way."""
+    `free` is who pays where no quota of its tenant is in the way, `old` what goes on until it is
+    ready."""
     fewest = PoolKinds(funding.facts, "").fewest
     walls = in_its_way(QuotaRoom(funding.walls, fewest), free, ordered, mine)
     asks = funding.asks.get(mine.id)
@@ -201,8 +208,14 @@ def _over(
     ends = FundRemedy(what="quota_room", says=f"wait for jobs of {_whose(walls)} to end{then}")
     sets = listed([_set(wall, over) for wall, over in walls], _NAMED)
     more = FundRemedy(what="quota", says=f"raise the quota: {sets}{then}")
-    may_fit = all(over.asked <= over.most for _, over in walls)
-    return found.model_copy(update={"remedies": (ends, more) if may_fit else (more,)})
+    helps = [more]
+    if all(over.asked <= over.most for _, over in walls):
+        stay = [sum(each.tenant in wall.below for each in old.replicas) for wall, _ in walls]
+        if all(wall.jobs > own for (wall, _), own in zip(walls, stay, strict=True)):
+            helps.insert(0, ends)
+        if all(stay):
+            helps.insert(0, FundRemedy(what="unavailable", says=f"{old.says}{then}"))
+    return found.model_copy(update={"remedies": tuple(helps)})
 
 
 def _whose(walls: Iterable[tuple[Wall, OverQuota]]) -> str:

@@ -129,10 +129,10 @@ def index_pages() -> Any:
             self, url: str, detail: bool = True, left: LinksLeft | None = None, **kwargs: Any
         ) -> Any:
             session = await self.set_session()
-            until = boot_clock() + PAGE_WITHIN
+            until, limit = boot_clock() + PAGE_WITHIN, asyncio.timeout(PAGE_WITHIN)
             try:
                 async with (
-                    asyncio.timeout(PAGE_WITHIN) as limit,
+                    limit,
                     session.get(self.encode_url(url), **{**self.kwargs, **kwargs}) as answer,
                 ):
                     self._raise_not_found_for_status(answer, url)

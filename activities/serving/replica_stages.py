@@ -29,5 +29,10 @@ def failure_of(row: RowMapping) -> str:
 
 
 def failed_last(row: RowMapping) -> bool:
-    """Return whether it waits to be tried again, after its engine failed."""
+    """Return whether it waits after its engine failed: to be tried again, or for a GPU."""
     return row["placed_as"] is None and row["stage"] == EngineStage.FAILED
+
+
+def tried_again(row: RowMapping) -> bool:
+    """Return whether it waits to be tried again: its job is not in the queue before that."""
+    return failed_last(row) and not row["queued"]

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.serving.replica_stages import failed_last, stage_of
+from longshore.activities.serving.replica_stages import failed_last, stage_of, tried_again
 from longshore.activities.serving.revisions import BY_HAND, revision_of, sizes_of
 from longshore.models.base import as_reason
 from longshore.models.errors import NotFoundError, RefusedError, SpecError, StoredError
@@ -186,7 +186,8 @@ async def facts_of(
 def _replica(row: RowMapping) -> Replica:
     return Replica(
         job_id=row["job_id"], revision=row["revision"], created_at=row["created_at"],
-        stage=stage_of(row), endpoint=row["endpoint"] or "", failed_last=failed_last(row),
+        stage=stage_of(row), endpoint=row["endpoint"] or "", pool=row["pool"] or "",
+        failed_last=failed_last(row), tried_again=tried_again(row),
         stopping=row["stopping_at"] is not None, failures=row["failures"],
         leaves_at=row["expires_at"], node_drains=row["node_drains"], left_idle=row["left_idle"],
         load_time=timedelta(seconds=row["load_seconds"]),
@@ -303,7 +304,7 @@ _NOTE_ENDS = """
        AND j.ended_at IS NOT NULL
 """
 _LIVE = """
-    SELECT r.*, p.attempt AS placed_as, n.expires_at,
+    SELECT r.*, p.attempt AS placed_as, n.expires_at, n.pool, q.job_id IS NOT NULL AS queued,
            coalesce(n.state = 'DRAINING' AND n.clearing, false) AS node_drains,
            r.attempt > 0 AND (q.request->'fills' = 'true') IS TRUE AS left_idle
       FROM replicas r

@@ -8,10 +8,10 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.serving.replica_stages import (
-    failed_last,
     failure_of,
     is_current,
     stage_of,
+    tried_again,
 )
 from longshore.activities.serving.revisions import BY_HAND, read_revision
 from longshore.activities.serving.service_rows import no_such_service
@@ -99,7 +99,7 @@ def _says(row: RowMapping, replicas: Sequence[RowMapping]) -> str:
         for each in replicas
         if each["stopping_at"] is None and each["revision"] == row["revision"]
     ]
-    again = sum(failed_last(each) for each in staying)
+    again = sum(tried_again(each) for each in staying)
     return stages_in_words(row["replicas"], map(stage_of, staying), again)
 
 
@@ -160,9 +160,13 @@ async def leaves_drained(connection: AsyncConnection, job_id: str) -> str:
 
 
 def _message(row: RowMapping, *, placed: bool, current: bool) -> str:
-    """Return for whom it waits before it loads, why it failed last, or why it has no GPU."""
-    waits = row["waits"] if current else ""
-    return waits or failure_of(row) or (row["why_waits"] or "" if not placed else "")
+    """Return for whom it waits before it loads, or why it has no GPU and why it failed last."""
+    if current and row["waits"]:
+        return row["waits"]
+    failure, queue = failure_of(row), "" if placed else row["why_waits"] or ""
+    return (
+        f"{queue}; its engine failed before: {failure}" if queue and failure else queue or failure
+    )
 
 
 def _left(row: RowMapping) -> LeftGPUs | None:
@@ -239,10 +243,11 @@ _REPLICAS = """
            p.attempt AS placed_as, p.node_id, p.gpu_indices,
            coalesce(n.simulated, false) AS simulated,
            d.for_job AS left_for, d.decided_at AS left_at, coalesce(d.why, '') AS left_why,
-           (SELECT q.decision ->> 'reason' FROM queue q WHERE q.job_id = r.job_id) AS why_waits
+           q.job_id IS NOT NULL AS queued, q.decision ->> 'reason' AS why_waits
       FROM replicas r
       JOIN service_revisions v ON v.service = r.service AND v.number = r.revision
       LEFT JOIN jobs j ON j.id = r.job_id
+      LEFT JOIN queue q ON q.job_id = r.job_id
       LEFT JOIN LATERAL (
             SELECT coalesce(
                 jsonb_path_query_first(

@@ -204,7 +204,7 @@ def _replica_progress(replica: Replica, ending: Collection[str]) -> ReplicaProgr
     if replica.stopping or replica.job_id in ending:
         says = "ends what it has begun"
     elif replica.stage is None:
-        says = "waits to be tried again" if replica.failed_last else "waits for a GPU"
+        says = "waits to be tried again" if replica.tried_again else "waits for a GPU"
     else:
         says = replica.stage.value
         if replica.ready and replica.endpoint:

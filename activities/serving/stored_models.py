@@ -1,19 +1,19 @@
 """Models and runtimes in the capacity database."""
 
 import difflib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.serving.examination import Examined
 from longshore.models.bounds import TAKEN
+from longshore.models.differences import differences
 from longshore.models.errors import NotFoundError, RefusedError, StoredError
 from longshore.models.funding_views import Edit
 from longshore.models.model_registry import (
@@ -25,16 +25,15 @@ from longshore.models.model_registry import (
 from longshore.models.problems import describe_all
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import ModelSpec, Runtime
-from longshore.models.text import format_duration, listed
-from longshore.models.units import format_bytes, format_gb
-from longshore.models.visible import brief, shown
+from longshore.models.text import listed
+from longshore.models.units import format_bytes
+from longshore.models.visible import shown
 from longshore.scheduling.serving.fits import NodeGPUs
 
 _NAMED = 10
 _OURS = "23000"
 """PostgreSQL's code for what our triggers refuse, with a sentence."""
 _UNREADABLE = "what is stored, which cannot be read"
-_SIZES = frozenset({"memory", "overhead"})
 
 
 def memory_of(spec: ModelSpec, facts: ModelFacts | None) -> int:
@@ -132,7 +131,7 @@ async def store_runtimes(
     for each in runtimes:
         _refuse_built_in(each.name, "give yours another name")
         was = before.get(each.name)
-        fields = tuple(_differences(was.runtime, each)) if was else ()
+        fields = tuple(differences(was.runtime, each)) if was else ()
         fields = (_UNREADABLE,) if was and was.trouble else fields
         if was and not fields:
             continue
@@ -230,46 +229,35 @@ def _model_differences(row: RowMapping, wanted: Examined) -> tuple[str, ...]:
     before = _model(row)
     if before.trouble:
         return (_UNREADABLE,)
-    found = tuple(_differences(before.spec, wanted.spec))
+    found = tuple(differences(before.spec, wanted.spec))
     if found or _same(before.facts, wanted.facts):
         return found
-    if before.facts and wanted.facts and wanted.facts.is_shaped_as(before.facts):
-        others = wanted.facts.others_than(before.facts)
-        return (f"{listed(others, len(others))}, which are others of the same shape",)
     was, now = memory_of(before.spec, before.facts), memory_of(wanted.spec, wanted.facts)
-    sizes = f": {format_bytes(was)} to {format_bytes(now)}" if was != now else ""
-    return (f"what its files say{sizes}",)
+    sizes = format_bytes(was), format_bytes(now)
+    grows = f": {sizes[0]} to {sizes[1]}" if sizes[0] != sizes[1] else ""
+    said = list(_files_differences(before.facts, wanted.facts))
+    return (f"{said[0]}{grows}", *said[1:])
+
+
+def _files_differences(before: ModelFacts | None, after: ModelFacts | None) -> Iterator[str]:
+    """Yield what the files say that is another than before."""
+    read = "what its files say"
+    if before is None or after is None:
+        yield read
+        return
+    if known := after.adapters_known_since(before):
+        one, names = len(known) == 1, listed(known, len(known))
+        yield f"the {'adapter' if one else 'adapters'} {names} {'is' if one else 'are'} known now"
+    if not after.is_shaped_as(before, but_adapters=bool(known)):
+        yield read
+    elif others := after.others_than(before):
+        yield f"{listed(others, len(others))}, which are others of the same shape"
 
 
 def _same(before: ModelFacts | None, after: ModelFacts | None) -> bool:
     if before is None or after is None:
         return before is after
     return after.is_shaped_as(before) and not after.others_than(before)
-
-
-def _differences(before: BaseModel, after: BaseModel) -> list[str]:
-    """Return each field that is another, with what it was and what it is to be."""
-    names = type(after).model_fields
-    pairs = [(name, getattr(before, name), getattr(after, name)) for name in names]
-    return [
-        f"{name} {_said(name, was)} to {_said(name, now)}"
-        for name, was, now in pairs
-        if was != now
-    ]
-
-
-def _said(name: str, value: Any) -> str:
-    if value is None or value in ((), {}, ""):
-        return "none"
-    if name in _SIZES and isinstance(value, float):
-        return format_gb(value)
-    if isinstance(value, timedelta):
-        return format_duration(value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        value = ", ".join(f"{key}={each}" for key, each in value.items())
-    return brief(" ".join(value) if isinstance(value, tuple) else str(value))
 
 
 def _model(row: RowMapping) -> ModelView:

@@ -222,8 +222,8 @@ class Scene:
             return self._none(job, "nobody is stopped for it")
         rejected = self.candidates.kept(job, names)
         if not chosen:
-            return refused(job, self.cluster.first_start(job), len(known), rejected, self.policy,
-                           self.now, quote)  # fmt: skip
+            start = self.cluster.first_start(job, alike(self.works.values(), job))
+            return refused(job, start, len(known), rejected, self.policy, self.now, quote)
         out = frozenset(one.id for one in chosen)
         victims = tuple(
             victim_of(
@@ -253,7 +253,7 @@ class Scene:
     ) -> PreemptionPlan:
         """Return the plan to stop these jobs, with what the job gets where all of `out` is gone;
         or another way, where that costs less."""
-        start = self.cluster.first_start(job)
+        start = self.cluster.first_start(job, alike(self.works.values(), job))
         ids = [victim.job_id for victim in victims]
         plan = weigh(
             job, victims, start, quote, rejected, self.policy, self.now,

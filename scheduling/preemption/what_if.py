@@ -31,7 +31,7 @@ from longshore.scheduling.gangs.start import Shares, first_gang_start
 from longshore.scheduling.packer import placing, waiting
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.filters import LabelNames
-from longshore.scheduling.placement.gpus import mask_of
+from longshore.scheduling.placement.gpus import Chosen, mask_of
 from longshore.scheduling.placement.mix import NO_MIX, Mix
 from longshore.scheduling.placement.reservations import open_from
 from longshore.scheduling.placement.scan import Scan, Scanner
@@ -190,13 +190,18 @@ class WhatIfCluster:
 
         return fits
 
-    def first_start(self, job: JobRequest) -> datetime | None:
-        """Return when the job can start if nobody is stopped; None where that is not known."""
+    def first_start(self, job: JobRequest, not_of: Out = NOBODY) -> datetime | None:
+        """Return when the job can start if nobody is stopped; None where that is not known, or
+        where one of these has to end for it."""
         if job.gang is not None:
             found = self._first_gang_start(job, job.gang)
             return found[0] if found else None
-        first = self._starts_now().first(Need.of(job, self._plain))
-        return first[1] if first else None
+        need = Need.of(job, self._plain)
+        first = self._starts_now().first(need)
+        if first is None or not not_of:
+            return first and first[1]
+        view = self._views[self._names[first[0]]]
+        return first[1] if self._chosen(view, need, first[1], not_of) else None
 
     def _first_gang_start(self, job: JobRequest, gang: Gang) -> tuple[datetime, Shares] | None:
         asks = Need.of(job, self.packing), gang
@@ -279,19 +284,24 @@ class WhatIfCluster:
         if first is None:
             return False
         view = self._views[self._names[first[0]]]
-        chosen = open_from(view, need, first[1], self.packing.gpu_choice)
-        assert chosen is not None  # that is how the start was found
-        if any(
-            each.job_id in not_of
-            and each.expected_end <= first[1]
-            and mask_of(each.gpu_indices) & chosen.mask
-            for each in self._running[view.node.id]
-        ):
+        chosen = self._chosen(view, need, first[1], not_of)
+        if chosen is None:
             return False
         parts = need.parts(chosen.indices, chosen.slices)
         hold = hold_of(job.id, need, view.node.gpu_power, chosen.mask, first[1], parts)
         self._keep(view.node.id, hold)
         return True
+
+    def _chosen(self, view: NodeView, need: Need, start: datetime, not_of: Out) -> Chosen | None:
+        """Return the GPUs of a first start; None where one of these has to end for it."""
+        chosen = open_from(view, need, start, self.packing.gpu_choice)
+        assert chosen is not None  # that is how the start was found
+        ends = any(
+            each.expected_end <= start and mask_of(each.gpu_indices) & chosen.mask
+            for each in self._running[view.node.id]
+            if each.job_id in not_of
+        )
+        return None if ends else chosen
 
     def _scan(self, need: Need, packing: PackingPolicy) -> Scan:
         if packing.rule not in self._scanners:

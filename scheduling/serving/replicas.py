@@ -38,8 +38,12 @@ class Replica:
     """None while it waits for a GPU."""
     endpoint: str = ""
     """Of one that is ready."""
+    pool: str = ""
+    """Of its node, where it has a GPU."""
     failed_last: bool = False
-    """Where it waits: whether that is to be tried again, after its engine failed."""
+    """Where it waits: whether its engine has failed before."""
+    tried_again: bool = False
+    """Whether it waits to be tried again for that, and not for a GPU yet."""
     stopping: bool = False
     failures: int = 0
     leaves_at: datetime | None = None
@@ -157,7 +161,7 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
         # What is started now has none either: nobody may look again before it has one.
         stages=stages_in_words(
             facts.wanted, [*(each.stage for each in staying), *[None] * start],
-            sum(each.failed_last for each in staying),
+            sum(each.tried_again for each in staying),
         ),
     )  # fmt: skip
 
@@ -175,10 +179,12 @@ def in_the_end(facts: ServiceFacts, now: datetime) -> ServicePlan:
     return ServicePlan(start=start, stop=(*_surplus(facts, staying), *replaced))
 
 
-def begin_before_stops(facts: ServiceFacts, now: datetime) -> int:
-    """Return how many replicas may begin before one that has GPUs is stopped: those behind may
-    start where that one was."""
-    with_gpus = {each.job_id for each in facts.replicas if each.stage is not None}
+def begin_before_stops(facts: ServiceFacts, pool: str, now: datetime) -> int:
+    """Return how many replicas may begin before one that has GPUs of their pool is stopped: those
+    behind may start where that one was."""
+    with_gpus = {
+        each.job_id for each in facts.replicas if each.stage is not None and each.pool == pool
+    }
     if with_gpus.isdisjoint(each.job_id for each in in_the_end(facts, now).stop):
         return facts.wanted
     if not with_gpus.isdisjoint(each.job_id for each in plan(facts, now).stop):
@@ -321,6 +327,8 @@ def _next_look(
         _leave(each) for each in live if each.leaves_at is not None and each.job_id not in going
     ]
     ends += [told for each in _in_the_queue(facts, live, going) if (told := _told(each)) > now]
+    if start and going and not facts.unavailable:  # those are in the queue from now on
+        ends.append(now + WAITS_FOR_LONG)
     if facts.has_sizes and (start or any(not each.held for each in live)):
         ends.append(now + LOOK_FOR_NODES)
     return min((each for each in ends if each > now), default=None)
@@ -337,7 +345,7 @@ def _in_the_queue(
         for each in staying
         if each.stage is None
         and each.held
-        and not (each.left_idle or each.failed_last or each.job_id in going)
+        and not (each.left_idle or each.tried_again or each.job_id in going)
     ]
 
 

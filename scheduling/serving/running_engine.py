@@ -44,7 +44,9 @@ def is_like(work: RunningWork, job: JobRequest) -> bool:
 def alike(works: Iterable[RunningWork], job: JobRequest) -> frozenset[str]:
     """Return the running engines beside which one that waits is to be: it does not start when
     they end."""
-    return frozenset(work.id for work in works if job.engine is not None and is_like(work, job))
+    if job.engine is None:
+        return frozenset()
+    return frozenset(work.id for work in works if is_like(work, job))
 
 
 def is_of_its_service(work: RunningWork, job: JobRequest) -> bool:

@@ -46,6 +46,36 @@ async def test_its_message_counts_what_its_replicas_do_now_and_not_at_the_last_l
     await served.end()
 
 
+async def test_one_whose_engine_failed_says_why_it_has_no_gpu_once_it_is_queued(
+    served: RecordedService,
+):
+    await served.record()
+    await served.look()
+    (replica,) = (await served.view()).replicas
+    await served.queued(replica.job_id)
+    queued = await served.look(served.said(replica.job_id, EngineStage.FAILED))
+    assert queued.reason == "of 1 replica: 1 without a GPU"
+    assert [each.says for each in queued.replicas] == ["waits for a GPU"]
+    assert queued.failure == "it broke"
+
+    async def why() -> str:
+        """A cycle says it."""
+        (now,) = (await served.view()).replicas
+        return now.message if now.message.endswith("; its engine failed before: it broke") else ""
+
+    assert (await eventually(why)).startswith("no node can take it now")
+    async with served.control.transaction() as connection:
+        of = {"id": replica.job_id}
+        await connection.execute(text("DELETE FROM queue WHERE job_id = :id"), of)
+    between = await served.look()
+    assert between.reason == "of 1 replica: 1 to be tried again after a failure"
+    assert [each.says for each in between.replicas] == ["waits to be tried again"]
+    (now,) = (await served.view()).replicas
+    assert (now.message, state_words(now)) == ("it broke", "waits (1 failed)")
+    assert (await served.view()).message == between.reason
+    await served.end()
+
+
 async def test_one_that_left_while_idle_does_not_say_why_an_engine_before_failed(
     served: RecordedService,
 ):

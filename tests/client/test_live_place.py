@@ -72,6 +72,9 @@ async def test_a_pool_says_what_a_cycle_would_do_now(
         ran = await longshore(*would, "--set", "expected_duration=10m", "--", "true")
         assert "It would wait in pool" in ran.out
         assert "; it may start at " in ran.out
+        assert ran.err == "Some of the GPUs are simulated.\n"
+        dry = json.loads((await longshore(*would, "--json", "--", "true")).out)
+        assert (dry["simulated"], dry["simulated_market"]) == (True, False)
         await longshore("cancel", wide)
 
         async def nobody_waits() -> bool:

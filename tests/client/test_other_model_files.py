@@ -114,3 +114,26 @@ async def test_memory_of_adapters_counts_once_where_the_model_is_away(
     less = 0 if adapters else before.memory.adapters
     assert before.memory.adapters > 0
     assert after.memory.total == before.memory.total - less
+
+
+async def test_an_adapter_that_comes_later_is_named_as_known(
+    longshore: Command, tmp_path: Path
+) -> None:
+    """What it takes may be too little to be seen in the size of the model."""
+    source = write(Model(), tmp_path / "model.gguf")
+    places = {name: tmp_path / f"{name}.gguf" for name in ("formal", "terse")}
+    asked = ["models", "add", "later", "--source", str(source)]
+    for name, place in places.items():
+        asked += ["--adapter", f"{name}={place}"]
+    assert (await longshore(*asked)).code == 0
+    write_adapter(places["formal"])
+    one = await longshore(*asked)
+    said = "model later is changed: the adapter formal is known now (revision 2)"
+    assert one.out.splitlines()[0] == said
+    write_adapter(places["formal"], strength=2.0)
+    write_adapter(places["terse"])
+    both = ModelsEdit.model_validate_json((await longshore(*asked, "--json")).out)
+    assert both.changes[0].fields == (
+        "the adapter terse is known now",
+        "those of the adapter formal, which are others of the same shape",
+    )

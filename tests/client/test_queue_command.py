@@ -58,6 +58,11 @@ async def test_it_lists_who_waits_in_order_with_what_ranks_are_made_of(
         assert heading in printed.out
     first = await longshore("queue", "--pool", pool, "-n", "1")
     assert "2 more jobs behind these" in first.err
+    first = await longshore("queue", "--pool", pool, "-n", "1", "--json")
+    assert [each["name"] for each in json.loads(first.out)["jobs"]] == ["wide"]
+    assert "2 more jobs behind these" in first.err
+    alone = await longshore("queue", "--pool", pool, "--since", "1h")
+    assert (alone.code, "--since 1h: give --estimates too" in alone.err) == (2, True)
     told = await longshore("queue", "--pool", pool, "--estimates")
     assert (told.code, told.err) == (
         0, f"No job of pool {pool} was told a start in 1d that has come.\n",

@@ -15,16 +15,23 @@ _FILE = """
 models:
   - {{name: m-{pool}, source: /models/tiny.gguf, memory: {memory}, gpus: 1}}
 services:
-  - {{name: a-{pool}, model: m-{pool}, replicas: {replicas}, pool: {pool}, drain: 0,
+  - {{name: a-{pool}, model: m-{pool}, replicas: {replicas}, pool: {into}, drain: 0,
       tenant: {tenant}}}
 """
 
 
 def a_file(
-    folder: Path, pool: str, memory: str = "50GB", replicas: int = 1, tenant: str = "default"
+    folder: Path,
+    pool: str,
+    memory: str = "50GB",
+    replicas: int = 1,
+    tenant: str = "default",
+    into: str = "",
 ) -> str:
+    """Write a file whose names have `pool`; its service goes `into` another one."""
+    said = {"memory": memory, "replicas": replicas, "tenant": tenant, "into": into or pool}
     file = folder / "serve.yaml"
-    file.write_text(_FILE.format(pool=pool, memory=memory, replicas=replicas, tenant=tenant))
+    file.write_text(_FILE.format(pool=pool, **said))
     return str(file)
 
 
@@ -48,6 +55,7 @@ async def test_it_says_what_would_be_placed_where_and_changes_nothing(
         assert where[1] == f"  a replica would start now on {node.id} GPU 1"
         assert where[2].startswith(f"  a replica would wait in pool {pool}")
         assert len(lines) == 6
+        assert "Some of the GPUs are simulated.\n" in ran.err
         assert ran.err.endswith("Nothing is changed: it was a dry run.\n")
     assert (await longshore("models", "show", f"m-{pool}")).code == 66
     assert (await longshore("service", f"a-{pool}")).code == 66
@@ -119,6 +127,12 @@ async def test_it_says_where_a_replica_of_its_own_is_stopped_first(
         ran = await longshore("serve", a_file(tmp_path, pool, "60GB"), "--dry-run")
         assert f"  a replica would wait in pool {pool}" in ran.out
         assert "may start in its place" in " ".join(ran.err.split())
+        other = a_file(tmp_path, pool, "60GB", into=f"other-{pool}")
+        made = await longshore("pool", "set", f"other-{pool}", "--growth", "open")
+        assert made.code == 0, made.err
+        moved = await longshore("serve", other, "--dry-run")
+        assert f", pool {pool} to other-{pool}" in moved.out
+        assert "in its place" not in " ".join(moved.err.split()), "that is in another pool"
         assert (await longshore("service", f"a-{pool}", "--remove")).code == 0
 
 

@@ -64,6 +64,33 @@ async def test_services_of_a_file_are_served_all_or_none(
     ]
 
 
+async def test_a_service_that_is_refused_is_named(
+    longshore: Command,
+    tmp_path: Path,
+    named: dict[str, str],
+    pool: str,
+    temporal: Client,
+    settings: Settings,
+):
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), gpus=1)
+    await node.register()
+    tenant = f"small-{pool}"
+    assert (await longshore("tenant", "set", tenant, "--max-gpus", "0")).code == 0
+    assert (await longshore("pool", "set", pool, "--growth", "fixed")).code == 0
+    async with node.serving():
+        for wanted, code, why in (
+            (f"pool: {pool}, gpu_type: B200", 69, f"no node of pool {pool} could ever hold"),
+            (f"pool: {pool}, tenant: {tenant}", 65, "max_gpus"),
+        ):
+            file = a_file(tmp_path, named, named["model"], wanted=wanted)
+            for options in (["--no-wait"], ["--dry-run"]):
+                ran = await longshore("serve", file, *options)
+                assert ran.code == code, ran.err
+                said = " ".join(ran.err.split())
+                assert f"error: service {named['first']}: " in said
+                assert why in said
+
+
 async def test_serve_says_what_it_changes(
     longshore: Command, tmp_path: Path, named: dict[str, str]
 ):

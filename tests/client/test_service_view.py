@@ -130,6 +130,22 @@ def test_serve_says_what_else_changes_of_a_service_that_is_there() -> None:
     )
 
 
+def test_serve_names_each_field_that_is_another() -> None:
+    before, after = a_service(1, 3, r1=1), a_service(2, 3, r2=1, r1=1)
+    fields: dict[str, Any] = {
+        "gpu_type": "H100", "priority": 7, "drain": "5s", "constraints": ["zone=a"], "cpus": 0.5,
+        "ram": 2, "pool": "large", "funding": {"unfunded": "wait"}, "replicas": 2,
+    }  # fmt: skip
+    asked = ServiceSpec.model_validate({"name": "web", "model": "m", **fields})
+    assert served_line(asked, 2, before, after) == (
+        "web: revision 2, model m, pool default to large, priority 5 to 7, drain 1m to 5s, "
+        "gpu_type none to H100, constraints none to zone=a, cpus 1 to 0.5, ram 1GB to 2GB, "
+        "funding none to unfunded=wait, replicas 3 to 2 (an undo leaves that)"
+    )
+    other = before.spec.model_copy(update={"model": "n"})
+    assert served_line(other, 2, before, after) == "web: revision 2, model n (before: m)"
+
+
 def test_after_an_undo_the_stored_model_is_named_as_the_one_to_mend() -> None:
     assert why_left(a_service(1, 1, r2=3, r1=1), 2) == (
         "revision 2 never got ready\nThe model m stays stored as its revision 3, and the next "

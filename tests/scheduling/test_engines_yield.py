@@ -203,6 +203,10 @@ def test_a_replica_leaves_for_none_of_its_own_service(fields: dict[str, Any]):
     plan = planned([work], **asks_for("other", "own", priority=9))
     assert not plan.victims
     assert [kept.reason for kept in plan.rejected] == ["is of the same service"]
+    [wait] = plan.ways
+    assert (wait.title, wait.start) == ("wait, nobody knows for how long", None)
+    [wait, *_] = planned([work], **asks_for("other", "another")).ways[::-1]
+    assert wait.start == NOW + 4 * HOUR, "of another service its end is counted on"
 
 
 @pytest.mark.parametrize(

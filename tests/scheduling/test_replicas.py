@@ -63,10 +63,11 @@ def test_in_the_end_all_of_another_revision_are_replaced():
 def test_so_many_begin_before_one_that_has_gpus_is_stopped(
     surge: int, unavailable: int, stage: EngineStage | None, first: int
 ):
-    both = (replica("a", stage=stage), replica("b", stage=stage))
+    both = (replica("a", stage=stage, pool="p"), replica("b", stage=stage, pool="p"))
     found = facts(*both, revision=2, surge=surge, unavailable=unavailable)
-    assert begin_before_stops(found, NOW) == first
-    assert begin_before_stops(replace(found, revision=1), NOW) == 2
+    assert begin_before_stops(found, "p", NOW) == first
+    assert begin_before_stops(replace(found, revision=1), "p", NOW) == 2
+    assert begin_before_stops(found, "other", NOW) == 2, "what is stopped has no GPU there"
 
 
 def test_a_new_service_starts_what_is_wanted():
@@ -90,7 +91,7 @@ def test_it_says_of_each_replica_what_it_does():
 
 
 def test_one_that_failed_and_waits_is_not_told_as_one_that_has_yet_to_begin():
-    does = replica("a", stage=None), replica("b", stage=None, failed_last=True)
+    does = replica("a", stage=None), replica("b", stage=None, tried_again=True)
     said = "of 3 replicas: 2 without a GPU, 1 to be tried again after a failure"
     assert plan(facts(*does, wanted=3), NOW).stages == said
 
@@ -156,14 +157,15 @@ def test_a_replica_is_replaced_before_the_time_of_its_node_ends():
     later = replica("b", leaves_at=NOW + timedelta(hours=5))
     found = facts(soon, later)
     assert (plan(found, NOW).start, stopped(found)) == (1, [])
-    assert plan(found, NOW).look_at == NOW + timedelta(hours=5) - LEAVE_BEFORE
+    begun = replace(found, replicas=(*found.replicas, replica("c", stage=LOADING)))
+    assert plan(begun, NOW).look_at == NOW + timedelta(hours=5) - LEAVE_BEFORE
     assert stopped(facts(soon, later, replica("c"))) == ["a"]
 
 
 def test_a_replica_on_a_node_that_drains_stays_until_another_is_ready():
     drained = replica("a", node_drains=True)
     begun = plan(facts(drained, replica("b")), NOW)
-    assert (begun.start, begun.stop, begun.look_at) == (1, (), None)
+    assert (begun.start, begun.stop) == (1, ())
     said = "1 replica to be replaced (1 on a node that drains): 1 of 2 new ones ready"
     assert begun.reason == said
     # Where there is no room elsewhere, or the new one fails, it stays.
@@ -253,11 +255,23 @@ def test_an_update_without_room_is_told_after_a_minute_what_helps():
         facts(new, wanted=1),
         facts(old, new, wanted=2, unavailable=1),
         facts(old, replace(new, left_idle=True), wanted=1),
-        facts(old, replace(new, failed_last=True), wanted=1),
+        facts(old, replace(new, tried_again=True), wanted=1),
         facts(old, replace(new, held=False), wanted=1),
     ):
         assert "unavailable" not in plan(other, later).reason
         assert plan(other, NOW).look_at is None
+
+
+def test_one_that_an_update_starts_is_looked_at_after_a_minute():
+    """Nobody else asks for that look while it waits for a GPU."""
+    begun = plan(facts(replica("a"), replica("b"), revision=2), NOW)
+    assert (begun.start, begun.look_at) == (1, NOW + timedelta(minutes=1))
+    for other in (
+        facts(replica("a")),
+        facts(replica("a"), replica("b"), revision=2, unavailable=1),
+    ):
+        found = plan(other, NOW)
+        assert (found.start, found.look_at) == (1, None)
 
 
 def test_where_a_drain_is_undone_what_is_not_replaced_yet_stays():
