@@ -15,6 +15,8 @@ class Accepted(Wire):
     fingerprint: str
     before: str | None = None
     """What was accepted before; null where nothing was."""
+    notes: tuple[str, ...] = ()
+    """That the pool was not told, where that is so."""
 
 
 async def accept(connection: AsyncConnection, node_id: str) -> Accepted:

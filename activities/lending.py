@@ -27,7 +27,6 @@ from longshore.models.resources import UNLIMITED, HostAmounts
 from longshore.scheduling.lending import (
     LendableSpare,
     may_borrow,
-    why_on_no_spare,
     with_lent_spares,
 )
 
@@ -93,29 +92,13 @@ async def on_lent_spare(
     is lent, where it may run on one and fits it."""
     if not may_borrow(job, policy.funding):
         return decision
-    homes, spares = await _lendable_on(connection, pool, nodes)
+    homes, spares = await lendable_on(connection, pool, nodes)
     made = CyclePlan(decisions=(decision,))
     (decided,) = with_lent_spares(made, [job], homes, spares, policy, now).decisions
     return decided
 
 
-async def why_no_lent_spare(
-    connection: AsyncConnection,
-    pool: str,
-    job: JobRequest,
-    nodes: Sequence[Node],
-    policy: PackingPolicy,
-    now: datetime,
-) -> str:
-    """Return what keeps a job that waits off the spares that are lent in its pool
-    (`why_on_no_spare`)."""
-    if policy.funding is None:
-        return ""
-    homes, spares = await _lendable_on(connection, pool, nodes)
-    return why_on_no_spare(job, homes, spares, policy, now)
-
-
-async def _lendable_on(
+async def lendable_on(
     connection: AsyncConnection, pool: str, nodes: Sequence[Node]
 ) -> tuple[dict[str, Node], list[LendableSpare]]:
     """Return nodes by name, and what may be lent on them; others may have come since."""

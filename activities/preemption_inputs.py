@@ -2,7 +2,6 @@
 with what it would cost to stop it."""
 
 from collections.abc import Collection, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from heapq import nlargest
 
@@ -47,10 +46,8 @@ from longshore.models.serving import EngineStage
 from longshore.models.units import LONGEST, MOST
 from longshore.scheduling.durations import end_at, with_learnt
 from longshore.scheduling.funding.where_paid import where_paid
-from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.quotes import rough_quote
 from longshore.scheduling.preemption.what_if import held_by
-from longshore.scheduling.preemption.yielding import Yielding
 
 FRESH = timedelta(minutes=15)
 """Prices that are older say nothing of what a market asks now."""
@@ -134,35 +131,6 @@ async def read_inputs(
         under_way=_under_way(stops, queue, nodes),
         prices=await _prices(connection) if spec.buying.enabled else (),
         due=await _due(connection, spec),
-    )
-
-
-async def may_stop_any(
-    connection: AsyncConnection,
-    spec: PoolSpec,
-    job: JobRequest,
-    names: AbstractSet[str],
-    now: datetime,
-) -> bool:
-    """Return whether any job that runs on these nodes of the pool may be stopped for this one, as
-    its queue has it."""
-    if not spec.preemption.enabled or not names:
-        return False
-    shares = await load_running(connection, spec.name)
-    works = await load_running_work(connection, spec.name, spec.preemption, shares)
-    # Without what its engine serves it would be like no other.
-    (job,) = await with_engine_turns(connection, spec.name, [job], works, spec.preemption, now)
-    yielding = None
-    if spec.packing.by_rank:
-        nodes = await load_nodes(connection, spec.name)
-        queue, works, nodes = await with_locality_of_both(
-            connection, spec.name, spec.packing, [job], works, nodes
-        )
-        yielding = Yielding(works, queue, nodes, spec.preemption, spec.packing, now)
-    return any(
-        why_not(work, job, spec.preemption, now, yielding, spec.packing.funding) is None
-        for work in works
-        if not names.isdisjoint(work.nodes)
     )
 
 

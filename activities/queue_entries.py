@@ -53,6 +53,6 @@ def _alike(shape: str, own: dict[str, Any], known: dict[Hashable, JobRequest]) -
     key = shape, *map(own.get, _FACTS)
     first = known.get(key)
     if first is not None and _NONE <= own["attained"] <= LONGEST:
-        return JobRequest.trusted(**{**first.__dict__, **own})
+        return first.trusted_copy(own)
     found = known[key] = _validated(json.loads(shape), own)
     return found

@@ -120,7 +120,8 @@ class RegistryActivities:
     @activity.defn
     @reports_errors
     async def end_node(self, request: NodeEnd) -> NodeEnd:
-        """Declare a registration over: no placement on it any more, its leases end, its jobs hear.
+        """Declare a registration over: no placement on it any more, its leases end, its jobs hear,
+        and its pool looks at who waits.
 
         Returns how it ended: a node whose machine was stopped on purpose is gone, not lost. An
         epoch that is no longer the node's changes nothing.
@@ -144,9 +145,14 @@ class RegistryActivities:
             if pool is None:
                 return request
             await _end_leases(connection, request.node_id, request.epoch, request.reason)
+            # Also where nothing ran: who waits may have its start there.
+            first = await mark_poked_if_useful(connection, pool)
             await failpoint("end_node.before-commit")
         await failpoint("end_node.after-commit")
         await self._tell_lost_jobs(request.node_id, request.epoch, request.reason)
+        # A retry cannot know whether the one before it got as far as the signal.
+        if first or activity.info().attempt > 1:
+            await self._signals.poke_pool(pool)
         return request
 
     async def _known_epoch(

@@ -1,7 +1,7 @@
 """Reading the capacity database into the values that `scheduling` works on."""
 
 import contextlib
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import NamedTuple
@@ -125,15 +125,16 @@ async def is_longer(connection: AsyncConnection, pool: str, most: int) -> bool:
     return rows.first() is not None
 
 
-async def load_place(
+async def read_place(
     connection: AsyncConnection, pool: str, job_id: str, packing: PackingPolicy
-) -> int | None:
-    """Return a job's place in its pool's queue, from 1, those that are held counted; None where it
-    has left it."""
+) -> Callable[[], int | None]:
+    """Return who says, from what is read here, a job's place in its pool's queue, from 1, those
+    that are held counted; None where it has left it. To put a long queue into order takes long:
+    it is for a time when the snapshot is over."""
     asked = {"pool": pool, "job": job_id}
     row = (await connection.execute(text(_IN_QUEUE), asked)).one_or_none()
     if row is None:
-        return None
+        return lambda: None
     *known, fills = row
     job = QueuedJob(*known)
     if packing.by_rank or packing.by_terms or packing.funding or packing.turns or fills:
@@ -147,9 +148,13 @@ async def load_place(
         if packing.by_terms:
             requests, nodes = await with_locality(connection, pool, packing, requests, nodes)
         now = await clock(connection)
-        ordered = queue_order(requests, packing, now, nodes, running, held)
-        places = {each.id: place for place, each in enumerate(ordered, 1)}
-        return places.get(job_id, len(ordered) + 1)  # one that is set aside comes behind them
+
+        def place() -> int:
+            ordered = queue_order(requests, packing, now, nodes, running, held)
+            places = (place for place, each in enumerate(ordered, 1) if each.id == job_id)
+            return next(places, len(ordered) + 1)  # one that is set aside comes behind them
+
+        return place
     classes, more, as_much = zip(*before(job, packing, await clock(connection)), strict=True)
     _, submitted, *_ = by_age(job, packing)
     ahead = await connection.scalar(
@@ -159,7 +164,7 @@ async def load_place(
             "submitted": submitted, "ahead": seconds_ahead(packing), "attempt": job.attempt,
         },
     )  # fmt: skip
-    return 1 + (ahead or 0)
+    return lambda: 1 + (ahead or 0)
 
 
 async def load_running(

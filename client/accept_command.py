@@ -6,7 +6,7 @@ import typer
 
 from longshore.client.calls import call
 from longshore.client.node_commands import NODE
-from longshore.client.terminal import JSON, note, print_json, say
+from longshore.client.terminal import JSON, note, print_json, say, warn
 
 if TYPE_CHECKING:  # it loads the database, and every command loads this module
     from longshore.activities.fingerprints import Accepted
@@ -21,6 +21,8 @@ def accept(node: NODE, as_json: JSON = False) -> None:
     found: Accepted = call(lambda api: api.accept(node))
     if as_json:
         return print_json(found)
+    for each in found.notes:
+        warn(each)
     if found.before == found.fingerprint:
         return note(f"{node} has the fingerprint {found.fingerprint}, which is accepted already.")
     before = found.before or "none"

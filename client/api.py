@@ -45,6 +45,7 @@ from longshore.client.serve_plan import serve_preview
 from longshore.client.services import ServiceControl
 from longshore.client.status import began_again, progress_of, reset_after
 from longshore.client.submission import GENERATED_ID, new_job_id, preflight
+from longshore.client.untold import untold
 from longshore.models.array_messages import job_input
 from longshore.models.errors import (
     ConflictError,
@@ -272,35 +273,41 @@ class Longshore(
             raise as_ours(error, f"job {ref}") from error
         return True
 
-    async def set_pool(self, spec: PoolSpec, prices: PriceSeries | None = None) -> None:
+    async def set_pool(self, spec: PoolSpec, prices: PriceSeries | None = None) -> tuple[str, ...]:
         """Store a pool's settings, and make it where it is new; its next cycle uses them.
 
         `prices` is the series that was read from the source that they name; where that is a file,
         nobody else can read it. A pool that is to keep capacity warm, or names a price, runs a
         cycle now, also without a queue. What it has bought is decided about anew where its buying
-        policy is another.
+        policy is another. Returns a note where the pool cannot be told: it is stored all the same.
         """
         async with self._db().transaction() as connection:
             blocks = await blocks_to_decide_anew(connection, spec)
             await set_pool(connection, spec, prices)
             priced = spec.price is not None or spec.start_below is not None
             priced = priced or await anybody_waits(connection, spec.name)
-        signals = Signals(self.temporal)
-        if spec.buying.keeps_warm or priced or blocks:
-            await signals.poke_pool(spec.name)
-        await signals.wake_blocks(blocks)
+
+        async def tell() -> None:
+            signals = Signals(self.temporal)
+            if spec.buying.keeps_warm or priced or blocks:
+                await signals.poke_pool(spec.name)
+            await signals.wake_blocks(blocks)
+
+        return await untold(f"pool {spec.name} was", tell())
 
     async def accept(self, node_id: str) -> Accepted:
         """Accept the fingerprint that a node has now: sensitive jobs may run there again.
 
-        Raises NotFoundError for a node that is not known, RefusedError for one without a
-        fingerprint.
+        The answer has a note where its pool cannot be told: it is accepted all the same. Raises
+        NotFoundError for a node that is not known, RefusedError for one without a fingerprint.
         """
         async with self._db().transaction() as connection:
             accepted = await accept(connection, node_id)
-        if accepted.before != accepted.fingerprint:
-            await Signals(self.temporal).poke_pool(accepted.pool)
-        return accepted
+        if accepted.before == accepted.fingerprint:
+            return accepted
+        poke = Signals(self.temporal).poke_pool(accepted.pool)
+        notes = await untold(f"pool {accepted.pool} was", poke)
+        return accepted.model_copy(update={"notes": notes})
 
     async def _temporal(self) -> Client:
         return self.temporal

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from temporalio.client import Client
-from temporalio.service import RPCError
 
 from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.checks import apply_with_notes, check_budgets, check_tenant
@@ -14,8 +13,8 @@ from longshore.activities.funding.hours import with_hours
 from longshore.activities.funding.outlasting import ends_sooner, load_ends, notes_of_ends
 from longshore.activities.funding.views import budgets_view, tenants_view, why_no_budget
 from longshore.activities.signals import Signals
-from longshore.client.errors import as_ours
 from longshore.client.reading import Reading
+from longshore.client.untold import untold
 from longshore.models.errors import LongshoreError, NotFoundError
 from longshore.models.funding import Budget, Tenant
 from longshore.models.funding_views import (
@@ -112,19 +111,14 @@ class BudgetControl(BudgetReading):
     async def _wake_pools(self) -> tuple[str, ...]:
         """Have the pools decide anew that have jobs: who pays for them may be another now. Return
         a note where they cannot be told: what was changed is stored all the same."""
-        try:
+
+        async def wake() -> None:
             async with self._db().transaction() as connection:
                 pools = list(await connection.scalars(text(_IN_USE)))
             for pool in pools:
                 await Signals(self.temporal).poke_pool(pool)
-        except RPCError as error:
-            return (_NOT_TOLD.format(as_ours(error, "pool")),)
-        except (LongshoreError, DBAPIError, TimeoutError) as error:
-            return (_NOT_TOLD.format(error),)
-        return ()
 
-
-_NOT_TOLD = "it is stored, but the pools were not told, and go by it when they look next: {}"
+        return await untold("the pools were", wake())
 
 
 _IN_USE = """

@@ -1,14 +1,13 @@
 """What `why` and the report of a job say beside its row, as things are now: who reads it."""
 
-from collections.abc import Awaitable, Callable, Collection
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import RowMapping, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.array_views import ArrayViews
-from longshore.activities.buying.handover import closed_nodes, ends_unless_sold
 from longshore.activities.buying.incoming_capacity import purchases_for, purchases_under_way
 from longshore.activities.buying.reasons import BuyingReasons, read_standing
 from longshore.activities.dag_views import DagViews
@@ -16,31 +15,27 @@ from longshore.activities.database import Database, clock
 from longshore.activities.funding.fund import fund_view
 from longshore.activities.funding.use import payers_of
 from longshore.activities.growth import growth_of
-from longshore.activities.lending import why_no_lent_spare
-from longshore.activities.locality import with_locality
-from longshore.activities.preemption_inputs import may_stop_any, read_inputs
+from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.prices.views import why_unpriced
 from longshore.activities.queue_entries import QueueEntry, entry_of
 from longshore.activities.queue_views import SIMULATED
-from longshore.activities.serving.engine_turns import how_to_have_a_turn
 from longshore.activities.serving.service_views import (
     last_failure,
     leaves_drained,
     runs_an_engine,
     waits_to_load,
 )
-from longshore.activities.serving.update_room import Replaced, replaced_by
 from longshore.activities.snapshot import (
     is_longer,
     load_nodes,
-    load_place,
     load_pool,
     load_recent,
-    load_running,
+    read_place,
 )
 from longshore.activities.staged_data import staged_data
 from longshore.activities.usage import load_pool_to_plan
 from longshore.activities.views import Views
+from longshore.client.alone import Alone, Scene, read_scene
 from longshore.client.backoff import with_backoff
 from longshore.client.explain import explain
 from longshore.client.holds import backoff_of, hold_of, told_of
@@ -58,7 +53,6 @@ from longshore.models.deadline import DeadlineCost
 from longshore.models.errors import RefusedError, StoredError
 from longshore.models.funding_use import Payers
 from longshore.models.growth import GrowthDecision
-from longshore.models.job_request import FILLS
 from longshore.models.job_status import JobState, JobStatus
 from longshore.models.node import NodeState
 from longshore.models.placement import Decision, PlacementKind, RejectionCode
@@ -66,19 +60,15 @@ from longshore.models.pool import PoolSpec
 from longshore.models.resize import SizeChange
 from longshore.models.settings import Settings
 from longshore.models.views import Explanation, JobView
-from longshore.scheduling.advice import advice, kind_of_node
+from longshore.scheduling.bulk.collector import paused
 from longshore.scheduling.deadline import LikelyDuration
 from longshore.scheduling.elastic import changes_of
 from longshore.scheduling.fair_tree import part_of
-from longshore.scheduling.funding.where_paid import where_paid
-from longshore.scheduling.job_changes import agent_command
 from longshore.scheduling.order import seconds_ahead
-from longshore.scheduling.packer import place
 from longshore.scheduling.placement.feasibility import why_not_ready
 from longshore.scheduling.preemption.payers import says_who_would_pay
 from longshore.scheduling.preemption.ways import as_told
 from longshore.scheduling.unplannable_jobs import set_aside_unread
-from longshore.scheduling.unready_nodes import look_past_states
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -95,13 +85,11 @@ def _to_come(start: datetime | None) -> datetime | None:
     return start if start and start > datetime.now(UTC) else None
 
 
-async def _may_end(
-    connection: AsyncConnection, pool: str, names: Collection[str], old: Replaced
-) -> bool:
-    """Return whether anything else runs on these nodes than replicas that go on until the one that
-    waits is ready."""
-    running = await load_running(connection, pool)
-    return any(each.node_id in names and each.job_id not in old.job_ids for each in running)
+def _planned(
+    position: Callable[[], int | None], scene: Scene | None, last: Decision | None
+) -> tuple[int | None, Alone]:
+    with paused():
+        return position(), Alone(last) if scene is None else scene.alone(last)
 
 
 class Explainer:
@@ -165,81 +153,48 @@ class Explainer:
     async def _of_one_that_waits(
         self, job: JobView, last: Decision | None, row: RowMapping
     ) -> Explanation:
-        async with self._database.transaction() as connection:
+        async with self._database.snapshot() as connection:
             pool = await load_pool_to_plan(connection, job.pool, self._settings.margins)
-            position = await load_place(connection, job.pool, job.id, pool.packing)
+            position = await read_place(connection, job.pool, job.id, pool.packing)
             nodes = await load_nodes(connection, job.pool)
             recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
-            coming = await purchases_under_way(connection, pool)
             purchases = await purchases_for(connection, pool, job.id)
             standing = await read_standing(connection, pool, job.submitted_at, job.tier, job.id)
             unpriced = await why_unpriced(connection, pool, job)
             simulated = bool(await connection.scalar(text(SIMULATED), {"pool": job.pool}))
-            alone, helps, kind, agent, behind, also = None, (), "", "", 0.0, ""
-            weighs = False
+            scene = None
             entry = entry_of(row)
             if not isinstance(entry, QueueEntry):  # as the next cycle that looks will have it
                 last = set_aside_unread(job.id, entry)
             elif last is None or last.kind is not PlacementKind.SET_ASIDE:
-                request = entry.request
-                behind = request.path_behind
-                (request,), nodes = await with_locality(
-                    connection, job.pool, pool.packing, [request], nodes
-                )
-                moment = await clock(connection)
-                (paid,) = where_paid([request], pool.packing.funding)
-                alone = place(paid, nodes, pool.packing, moment, recent=recent)
-                ends = await ends_unless_sold(connection, job.pool)
-                alone, last = look_past_states(
-                    alone, last, paid, nodes, pool.packing, moment, ends
-                )
-                also = (
-                    FILLS
-                    if request.fills
-                    else await why_no_lent_spare(
-                        connection, job.pool, request, nodes, pool.packing, moment
-                    )
-                )
-                could = {each.node_id for each in alone.rejections if not each.permanent}
-                old = await replaced_by(connection, job.id)
-                may_stop = await may_stop_any(connection, pool, entry.request, could, moment)
-                if job.elements is None and pool.preemption.enabled:
-                    most = min(_MOST_WEIGHED, _MOST_PAIRS // max(len(nodes), 1))
-                    weighs = request.runs_engine or (
-                        (may_stop or await runs_an_engine(connection, job.pool))
-                        and not await is_longer(connection, job.pool, most)
-                    )
-                helps = advice(
-                    request, alone.rejections, nodes, moment, pool=job.pool, may_stop=may_stop,
-                    may_end=not old.replicas or await _may_end(connection, job.pool, could, old),
-                    policy=pool.packing, closed=await closed_nodes(connection, job.pool),
-                )  # fmt: skip
-                if any(each.node_id in could for each in old.replicas):
-                    helps = (old.says, *helps)
-                if request.fills:
-                    helps += await how_to_have_a_turn(connection, job.id)
-                agent = agent_command(request, job.pool)
-                coming = await purchases_under_way(connection, pool, request, nodes)
-                if alone.rejections and not could:
-                    kind = kind_of_node(request, alone.rejections, nodes, moment)
+                scene = await read_scene(connection, pool, entry.request, nodes, recent)
+            if scene is None:
+                coming = await purchases_under_way(connection, pool)
+            else:
+                coming = await purchases_under_way(connection, pool, scene.job, scene.nodes)
+        place, alone = await asyncio.to_thread(_planned, position, scene, last)
+        behind = scene.job.path_behind if scene else 0.0
         payers = await self.payers_of(job.id)
         if payers is not None:
             planned = job.state is not JobState.HELD  # else nobody was asked for it
             would = says_who_would_pay(job.id, pool.packing.funding) if planned else ""
             payers = payers.model_copy(update={"waiting": would})
         told = explain(
-            job, alone=alone, last=last, decided_at=row["decided_at"], position=position or 1,
+            job, alone=alone.decision, last=alone.last, decided_at=row["decided_at"],
+            position=place or 1,
             path_behind=behind, head_start=timedelta(seconds=seconds_ahead(pool.packing) * behind),
             nodes=len(nodes), growth=pool.growth,
             making_room=await self._views.making_room(job.id),
             spared=await self._views.spared(job.id) if pool.preemption.enabled else (),
             buying=await self._reasons.of_pool(job.pool, job.id) if pool.buying.enabled else None,
-            coming=coming, purchases=purchases, standing=standing, kind=kind,
-            agent=agent, helps=helps, hold=await self._hold_of(job),
-            unpriced=unpriced, unpaid=await self._unpaid(job, pool), also=also,
+            coming=coming, purchases=purchases, standing=standing, kind=alone.kind,
+            agent=alone.agent, helps=alone.helps, hold=await self._hold_of(job),
+            unpriced=unpriced, unpaid=await self._unpaid(job, pool), also=alone.also,
             **await self._beside(job),
         )  # fmt: skip
-        turn = await self._weighed(job) if weighs and told.making_room is None else Turn()
+        turn = Turn()
+        if scene and told.making_room is None and await self._weighs(job, scene, alone.may_stop):
+            turn = await self._weighed(job)
         start = told.job.estimated_start
         if turn.says:
             # Its start as jobs end in time counts no turn: the later of two would mislead.
@@ -253,6 +208,18 @@ class Explainer:
             "share": part_of(pool.packing, job.tenant), "simulated": simulated,
         }  # fmt: skip
         return told.model_copy(update=more)
+
+    async def _weighs(self, job: JobView, scene: Scene, may_stop: bool) -> bool:
+        """Return whether the ways to start are weighed of a job that waits."""
+        if job.elements is not None or not scene.pool.preemption.enabled:
+            return False
+        if scene.job.runs_engine:
+            return True
+        most = min(_MOST_WEIGHED, _MOST_PAIRS // max(len(scene.nodes), 1))
+        async with self._database.transaction() as connection:
+            if not (may_stop or await runs_an_engine(connection, job.pool)):
+                return False
+            return not await is_longer(connection, job.pool, most)
 
     async def _slots_aside(self, job: JobView) -> SlotsAside | None:
         is_open_array = job.elements is not None and not job.state.ended
@@ -351,15 +318,18 @@ class Explainer:
         learnt = next((each.learnt for each in inputs.queue if each.id == job.id), None)
         duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
         buys = standing.buys or (standing.chosen and not standing.in_cooldown)
-        return cost_of_meeting(judgment, inputs, job.id, duration, None, now, buys=buys)
+        return await asyncio.to_thread(
+            cost_of_meeting, judgment, inputs, job.id, duration, None, now, buys=buys
+        )
 
     async def _weighed(self, job: JobView) -> Turn:
         """Return what is weighed of a job that waits, of a replica also when it has its turn."""
         if job.state is not JobState.QUEUED:
             return Turn()
-        async with self._database.transaction() as connection:
+        async with self._database.snapshot() as connection:
             inputs = await read_inputs(connection, job.pool, margins=self._settings.margins)
-            return weighed(inputs, job.id, await clock(connection))
+            now = await clock(connection)
+        return await asyncio.to_thread(weighed, inputs, job.id, now)
 
     async def _hold_of(self, job: JobView) -> JobStatus | None:
         temporal = await self._temporal() if job.state is JobState.HELD else None

@@ -297,7 +297,8 @@ def pool_set(
         text = (before.spec if before else PoolSpec.new(name)).model_dump_json()
         spec = load_document(text, f"pool {name}", PoolSpec, changes)
         prices = None if price is None else await read_prices(price, spec)
-        await api.set_pool(spec, prices)
+        for each in await api.set_pool(spec, prices):
+            warn(each)
         if before and before.trouble:
             warn(f"{before.trouble}. What is not named is as it is by default now.")
         return spec

@@ -135,8 +135,9 @@ def queue_order(
     def key(job: JobRequest) -> tuple[object, ...]:
         guaranteed, rank = stand[job.id]
         first = turn(job.id), filling(job), *in_class(job)
-        return *first, -guaranteed, -rank, *by_age(job, policy)
+        return *first, -guaranteed, -rank, *_by_age(job, ahead)
 
+    ahead = seconds_ahead(policy)
     return sorted(queue, key=key)
 
 

@@ -8,7 +8,7 @@ has the same terms while it waits and while it runs, and two jobs cannot stop ea
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import cache, lru_cache
 from itertools import accumulate
@@ -113,7 +113,8 @@ class Scores:
     def __init__(self, policy: PackingPolicy, nodes: Iterable[Node]) -> None:
         assert policy.score is not None
         self._score = policy.score
-        self._weights = {name: getattr(policy.score.used, name) for name in DIFFERING}
+        used = policy.score.used
+        self._weights = {name: weight for name in DIFFERING if (weight := getattr(used, name))}
         self._nodes = tuple(nodes)
         self._usage, self._in_tree = policy.usage, policy.tree
         self._tree = FairTree(policy.usage, policy.tree, policy.score.shares)
@@ -122,6 +123,8 @@ class Scores:
         self._share = cache(self._fair_share)
         self._of_kind = cache(self._kind)
         self._alike = cache(self._shape)
+        self._sums: dict[Hashable, float] = {}
+        """Of jobs without data, by all that tells them apart here."""
 
     def differing(self, job: JobRequest, *, can_stop: bool) -> dict[str, float]:
         """Return the terms in which jobs of a class differ, beside waiting."""
@@ -137,6 +140,19 @@ class Scores:
 
     def sum(self, job: JobRequest, *, can_stop: bool) -> float:
         """Return what those terms are worth together."""
+        if job.data:
+            return self._summed(job, can_stop=can_stop)
+        # A long queue has few kinds of jobs.
+        kind = (
+            job.tenant, job.tier, job.gpu_type, job.smallest.gpus, job.gang is not None, can_stop,
+            job.saves,
+        )  # fmt: skip
+        found = self._sums.get(kind)
+        if found is None:
+            found = self._sums[kind] = self._summed(job, can_stop=can_stop)
+        return found
+
+    def _summed(self, job: JobRequest, *, can_stop: bool) -> float:
         values = self.differing(job, can_stop=can_stop)
         return sum(weight * values[name] for name, weight in self._weights.items())
 

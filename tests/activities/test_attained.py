@@ -10,7 +10,7 @@ import pytest
 from longshore.activities.checkpoints.rows import keep_seen
 from longshore.activities.database import clock
 from longshore.activities.preemption_inputs import read_inputs
-from longshore.activities.snapshot import load_nodes, load_place, load_pool, read_queue
+from longshore.activities.snapshot import load_nodes, load_pool, read_place, read_queue
 from longshore.activities.views import set_pool
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.messages import HoldRequest, LeaseEnd, ReleaseRequest
@@ -259,7 +259,8 @@ async def test_a_place_in_the_queue_is_the_one_that_the_order_gives(ledger: Ledg
         requests = [each.request for each in queue]
         ordered = queue_order(requests, packing, await clock(connection), nodes)
         places = {
-            job.id: await load_place(connection, ledger.pool, job.id, packing) for job in ordered
+            job.id: (await read_place(connection, ledger.pool, job.id, packing))()
+            for job in ordered
         }
     assert list(places.values()) == list(range(1, 13))
     assert {job.attained for job in ordered} == {number * HOUR for number in range(7)}

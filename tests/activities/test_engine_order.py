@@ -10,7 +10,7 @@ from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.serving.engine_order import ENGINES, load_engine_order
 from longshore.activities.serving.service_rows import facts_of, lock_service
 from longshore.activities.signals import Signals
-from longshore.activities.snapshot import load_place, load_queue
+from longshore.activities.snapshot import load_queue, read_place
 from longshore.activities.usage import load_pool_to_plan
 from longshore.models.job_request import EngineKey, JobRequest
 from longshore.models.messages import LeaseEnd
@@ -39,7 +39,7 @@ async def in_order(served: RecordedService) -> list[str]:
         queue = [entry.request for entry in await load_queue(connection, served.pool)]
         ordered = queue_order(queue, packing, await clock(connection))
         for place, job in enumerate(ordered, 1):
-            assert await load_place(connection, served.pool, job.id, packing) == place
+            assert (await read_place(connection, served.pool, job.id, packing))() == place
     return [job.id for job in ordered]
 
 

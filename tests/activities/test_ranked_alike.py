@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from longshore.activities.database import clock
-from longshore.activities.preemption_inputs import PreemptionInputs, may_stop_any, read_inputs
-from longshore.activities.snapshot import load_pool, load_queue
+from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
+from longshore.activities.snapshot import load_nodes, load_pool, load_queue
+from longshore.activities.stops import read_stops
 from longshore.activities.views import set_pool
 from longshore.client.preempt_plan import with_one_more
 from longshore.models.data import HeldData, HeldReport
@@ -115,8 +116,9 @@ async def test_why_asks_for_the_same(ledger: Ledger):
             async with ledger.database.transaction() as connection:
                 spec = await load_pool(connection, ledger.pool)
                 (entry,) = await load_queue(connection, ledger.pool)
-                asked = entry.request, {"node-a"}, await clock(connection)
-                assert await may_stop_any(connection, spec, *asked) is may
+                nodes = await load_nodes(connection, ledger.pool)
+                stops = await read_stops(connection, spec, entry.request, nodes)
+                assert stops({"node-a"}, await clock(connection)) is may
 
 
 async def _begin(ledger: Ledger, profile: ScoreProfile) -> None:

@@ -175,6 +175,29 @@ async def test_a_drain_wakes_no_pool_in_which_nobody_waits(ledger: Ledger):
     assert await ledger.pokes() == before + 1
 
 
+@pytest.mark.parametrize("state", [NodeState.LOST, NodeState.GONE])
+async def test_the_end_of_a_node_has_the_pool_look_at_who_waits(ledger: Ledger, state: NodeState):
+    await ledger.register()
+    await ledger.enqueue("a")
+    await ledger.rows("UPDATE pools SET poked = false")  # a cycle has begun since
+    before = await ledger.pokes()
+    await _end(ledger, state)
+    assert await ledger.pokes() == before + 1
+    await _end(ledger, state)
+    assert await ledger.pokes() == before + 1, "its next cycle has not begun yet"
+    await _end(ledger, state, delivery=2)
+    assert await ledger.pokes() == before + 2, "the first may not have told it"
+
+
+async def test_the_end_of_a_node_wakes_no_pool_in_which_nobody_waits(ledger: Ledger):
+    await ledger.register()
+    await ledger.rows("UPDATE pools SET poked = false")
+    before = await ledger.pokes()
+    await _end(ledger, NodeState.LOST, epoch=2)
+    await _end(ledger, NodeState.LOST)
+    assert await ledger.pokes() == before
+
+
 @pytest.mark.parametrize("over", ["registered anew", "ended", "never there"])
 async def test_a_drain_of_another_registration_is_refused(ledger: Ledger, over: str):
     if over != "never there":

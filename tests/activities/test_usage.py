@@ -9,7 +9,7 @@ import pytest
 from longshore.activities.database import clock
 from longshore.activities.funding.edits import set_tenant
 from longshore.activities.queue_views import QueueViews
-from longshore.activities.snapshot import load_place
+from longshore.activities.snapshot import read_place
 from longshore.activities.usage import load_pool_to_plan, load_usage
 from longshore.activities.views import set_pool
 from longshore.models.funding import Tenant
@@ -103,7 +103,7 @@ async def test_the_starved_tenant_goes_first_and_both_are_told_why(ledger: Ledge
         assert [job.score.backlog for job in after.jobs if job.score] == [1.0, 1.0]
         async with ledger.database.transaction() as connection:
             spec = await load_pool_to_plan(connection, ledger.pool)
-            assert await load_place(connection, ledger.pool, "starved", spec.packing) == 1
+            assert (await read_place(connection, ledger.pool, "starved", spec.packing))() == 1
         assert await ledger.rows("SELECT job_id, tenant FROM queue ORDER BY job_id") == [
             {"job_id": "heavy", "tenant": "heavy"}, {"job_id": "starved", "tenant": "starved"},
         ]  # fmt: skip

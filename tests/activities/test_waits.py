@@ -9,7 +9,7 @@ import pytest
 
 from longshore.activities.database import clock
 from longshore.activities.preemption_inputs import read_inputs
-from longshore.activities.snapshot import load_place, load_pool, read_queue
+from longshore.activities.snapshot import load_pool, read_place, read_queue
 from longshore.activities.views import Views, set_pool
 from longshore.client.words import class_of
 from longshore.models.deadline import DeadlineOutlook
@@ -284,7 +284,9 @@ async def _places(ledger: Ledger) -> dict[str, int | None]:
         queue = (await read_queue(connection, ledger.pool)).entries
         packing: PackingPolicy = pool.packing
         places = {
-            entry.request.id: await load_place(connection, ledger.pool, entry.request.id, packing)
+            entry.request.id: (
+                await read_place(connection, ledger.pool, entry.request.id, packing)
+            )()
             for entry in queue
         }
     return dict(sorted(places.items(), key=lambda item: item[1] or 0))

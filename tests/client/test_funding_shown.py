@@ -386,7 +386,7 @@ async def test_an_end_that_a_job_outlasts_is_told_by_check_and_apply(
     owner = f"{pool}-owner"
     await tenant(family, owner)
     await envelope(family, owner, milli=4000)
-    job = await submitted(longshore, pool, owner, "outlasts")
+    job = await submitted(longshore, pool, owner, "outlasts", "--set", "expected_duration=1h")
     await node.started(job)
     end = (datetime.now(UTC) + timedelta(minutes=2)).replace(microsecond=0)
     file = tmp_path / "budget.yaml"

@@ -28,6 +28,14 @@ def test_what_is_not_given_is_as_by_default() -> None:
     assert trusted.link is None
 
 
+def test_a_trusted_copy_has_what_is_not_given_as_it_was() -> None:
+    terms = ScoreTerms.model_validate(TERMS)
+    copy = terms.trusted_copy({"total": 0.5})
+    assert copy == ScoreTerms.model_validate({**TERMS, "total": 0.5})
+    assert repr(copy) == repr(terms).replace("0.875", "0.5")
+    assert terms.total == 0.875
+
+
 @pytest.mark.parametrize("length", [4_001, 2_000_000])
 def test_a_long_reason_is_cut_wherever_it_comes_in(length: int) -> None:
     text, cut = "é" * length, "é" * 3_999 + "…"

@@ -98,6 +98,32 @@ def fabric(domain: str) -> dict[str, str]:
     return {"region": "r", "cluster": "c", "fabric.domain": domain}
 
 
+def test_the_sum_of_a_job_is_of_its_own_terms_after_others_were_asked():
+    """Jobs that differ in one of what the terms go by, each asked twice."""
+    weights = TermWeights(
+        waiting=0.25, fair_share=0.2, topology=0.1, data=0.12, checkpoint=0.18, conformance=0.15
+    )
+    policy = PackingPolicy(score=ScorePolicy(weights=weights), usage={"red": 8.0, "blue": 2.0})
+    nodes = [
+        a_node("a", labels=fabric("f"), gpus=4, conformance="x"),
+        a_node("b", gpus=2, conformance="y", data=("set",)),
+    ]
+    more: list[dict[str, Any]] = [
+        {}, {"tenant": "red"}, {"tenant": "blue"}, {"gpu_type": "L40S"}, {"gpus": 4},
+        {"gpus": 4, "gang": a_gang(4).gang}, {"saves": True}, {"tier": "FLEX"},
+        {"data": {"set": 1.0}}, {"data": {"other": 1.0}},
+    ]  # fmt: skip
+    scores, sums = Scores(policy, nodes), set[float]()
+    for fields in (*more, *more):
+        for can_stop in (True, False):
+            job = a_job(**fields)
+            values = Scores(policy, nodes).differing(job, can_stop=can_stop)
+            total = sum(getattr(weights, name) * value for name, value in values.items())
+            assert scores.sum(job, can_stop=can_stop) == pytest.approx(total)
+            sums.add(total)
+    assert len(sums) > 10, "they do differ"
+
+
 def test_a_gang_has_the_fabric_and_the_fingerprints_of_all_nodes():
     """B6: two groups of four, a job of three nodes: one group."""
     nodes = [
