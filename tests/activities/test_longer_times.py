@@ -3,6 +3,7 @@
 A GPU costs ten dollars an hour here, and red has bought the first hour.
 """
 
+import asyncio
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,7 +29,8 @@ from longshore.models.purchase import PurchaseOption, PurchaseRequest
 from longshore.workers.stack import Stack
 from tests.support.databases import database_of
 from tests.support.funding import tenant
-from tests.support.ledger import Ledger
+from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
+from tests.support.waiting import eventually
 
 TEN = 10 * MICRO
 HOUR = timedelta(hours=1)
@@ -315,6 +317,24 @@ def test_databases_in_which_splits_could_not_grow_are_as_others_after_the_upgrad
             said.append(connection.execute(_FUNCTIONS).fetchall())
     assert said[0] == said[1]
     assert len(said[0]) == 2
+
+
+async def test_an_upgrade_waits_for_a_worker_that_has_locked_a_purchase(stack: Stack):
+    with (
+        database_of(stack, "0075") as url,
+        psycopg.connect(url) as worker,
+        psycopg.connect(url, autocommit=True) as looks,
+    ):
+        worker.execute("SELECT id FROM purchases WHERE id = 'none' FOR UPDATE")
+        upgrading = asyncio.create_task(asyncio.to_thread(upgrade, url))
+        await eventually(lambda: asyncio.to_thread(_waiting, looks))
+        worker.execute("SELECT key FROM orders FOR UPDATE")
+        worker.commit()
+        await upgrading
+
+
+def _waiting(looks: psycopg.Connection) -> Any:
+    return looks.execute(WAITING_FOR_LOCKS).fetchone() != (0,)
 
 
 _MACHINE = (

@@ -15,9 +15,12 @@ down_revision = "0075"
 
 
 def upgrade() -> None:
-    for statement in (IS_LONGER, *COLUMNS, *PARTS, CHARGES, COMMITS, *TRIGGERS):
+    for statement in (LOCKS, IS_LONGER, *COLUMNS, *PARTS, CHARGES, COMMITS, *TRIGGERS):
         op.execute(statement)
 
+
+# In the order in which workers lock their rows: else this would wait for them, and they for this.
+LOCKS = "LOCK TABLE purchases, orders"
 
 # No other function in it: a dump restores checks before it finds those.
 IS_LONGER = """
