@@ -245,6 +245,19 @@ async def test_what_a_worker_of_before_stored_with_its_decision_is_used(tree: Le
     assert await spent(tree) == {"red": 10, "blue": 10}
 
 
+async def test_an_older_worker_that_divides_a_longer_time_itself_hears_that_it_is_refused(
+    tree: Ledger,
+):
+    split = 'UPDATE purchases SET split = \'{"red": 10000000, "blue": 10000000}\''
+    with pytest.raises(IntegrityError) as refused:
+        await tree.rows(f"{split}, committed = 20000000")
+    why = "a longer time is divided over its tenants by workers of the new version alone"
+    assert rows.refusal_of(refused.value) == why
+    with pytest.raises(IntegrityError) as wrong:
+        await tree.rows(split)
+    assert rows.refusal_of(wrong.value) is None
+
+
 async def test_older_workers_can_read_what_is_decided():
     decision = BlockDecision(
         block_id="m", at=STARTS, kind=GO_ON, reason="go on", until=STARTS, uses={"of-blue": 5}

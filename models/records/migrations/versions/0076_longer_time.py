@@ -89,6 +89,15 @@ CHARGES = """
     CREATE OR REPLACE FUNCTION purchase_charges() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
         IF TG_OP = 'UPDATE' AND OLD.committed <> 0 THEN
+            IF NEW.split IS DISTINCT FROM OLD.split AND NEW.committed > OLD.committed
+               AND (OLD.pool, OLD.tier, OLD.tenant, OLD.day)
+                   IS NOT DISTINCT FROM (NEW.pool, NEW.tier, NEW.tenant, NEW.day) THEN
+                -- Workers of the version before do so, and take what a cap refuses for an answer.
+                RAISE EXCEPTION
+                    'a longer time is divided over its tenants by workers of the new version alone'
+                    USING ERRCODE = 'integrity_constraint_violation',
+                          CONSTRAINT = 'purchase_cap';
+            END IF;
             IF (OLD.pool, OLD.tier, OLD.tenant, OLD.day, OLD.split)
                IS DISTINCT FROM (NEW.pool, NEW.tier, NEW.tenant, NEW.day, NEW.split) THEN
                 RAISE EXCEPTION
