@@ -169,6 +169,36 @@ async def test_what_a_machine_has_cost_is_divided_by_its_time(
     assert await spent(tree) == parts
 
 
+async def test_what_a_machine_costs_after_its_committed_end_is_divided_as_the_rest(tree: Ledger):
+    await go_on(tree, 2, "of-blue")
+    await end(tree, 2.5, 25)
+    assert await spent(tree) == {"red": 12.5, "blue": 12.5}
+
+
+async def test_no_cap_and_no_budget_refuses_that_a_machine_has_ended_after_its_end(tree: Ledger):
+    await tree.rows("UPDATE purchases SET buying = true")
+    await go_on(tree, 2, "of-blue")
+    await tree.rows("UPDATE orders SET spent = committed")
+    await recount(tree)
+    for name in ("root", "blue"):
+        await give(tree, name, 10)
+    await tree.rows("INSERT INTO purchase_caps (scope, name, micro) VALUES ('day', 'all', 1)")
+    await end(tree, 2.08, 20)
+    assert await spent(tree) == {"red": 10, "blue": 10}
+
+
+async def test_a_budget_is_asked_for_a_longer_time_that_an_overrun_has_paid_for(tree: Ledger):
+    await tree.rows("UPDATE orders SET spent = 20000000")
+    await recount(tree)
+    await give(tree, "blue", 9)
+    refused = await go_on(tree, 2, "of-blue")
+    assert (refused.kind, "the budget of blue" in refused.reason) == (KEEP, True)
+    assert await spent(tree) == {"red": 20}
+    await give(tree, "blue", 10)
+    assert (await go_on(tree, 2, "of-blue")).kind is GO_ON
+    assert await spent(tree) == {"red": 10, "blue": 10}
+
+
 async def test_what_one_machine_gives_back_is_not_taken_from_the_longer_time_of_another(
     tree: Ledger,
 ):

@@ -47,8 +47,9 @@ PARTS = (
         WITH lasts AS (
             SELECT o.key, o.longer, greatest(o.committed, o.spent) AS cost,
                    extract(epoch FROM CASE WHEN o.state = 'CLOSED' THEN
-                               coalesce((SELECT max(m.ended_at) FROM machines m
-                                          WHERE m.block_id = o.key), o.closed_at, o.ends_at)
+                               least(coalesce((SELECT max(m.ended_at) FROM machines m
+                                                WHERE m.block_id = o.key), o.closed_at),
+                                     o.ends_at)
                                       ELSE o.ends_at END - o.starts_at) AS seconds
               FROM orders o WHERE o.purchase_id = its_purchase AND o.longer IS NOT NULL
         ), times AS (
@@ -154,6 +155,13 @@ COMMITS = """
             before := OLD.committed;
             more := NEW.committed - OLD.committed;
             was_longer := OLD.longer;
+            -- Of longer times no more than was spent since: else one is promised, also where so
+            -- much was spent before that no more is committed. A little is by rounding alone.
+            SELECT is_spent AND coalesce(sum(each.part), 0) <= NEW.spent - OLD.spent + 10
+              INTO is_spent
+              FROM (SELECT value::numeric AS part FROM jsonb_each_text(NEW.longer)
+                     UNION ALL
+                    SELECT -value::numeric FROM jsonb_each_text(OLD.longer)) AS each;
         END IF;
         IF more = 0 AND NEW.longer IS NOT DISTINCT FROM was_longer THEN
             RETURN NEW;
