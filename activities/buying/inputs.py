@@ -336,9 +336,13 @@ _LOST = f"""
 
 _BOUGHT_FOR = """
     SELECT q.job_id, p.id, p.created_at, p.ended_at, m.ready, m.shared, m.came,
-           m.over AND EXISTS (SELECT FROM purchase_looks l
-                               WHERE l.purchase_id = p.id AND l.job_id = q.job_id
-                                 AND l.kept_back) AS kept_back,
+           m.over AND coalesce(
+               (SELECT l.kept_back FROM purchase_looks l
+                 WHERE l.purchase_id = p.id AND l.job_id = q.job_id),
+               -- Where only workers of the version before have looked.
+               q.kept_back_at BETWEEN m.since - interval '2 minutes'
+                                  AND m.since + interval '2 minutes',
+               false) AS kept_back,
            EXISTS (SELECT FROM orders o
                     WHERE o.purchase_id = p.id AND o.is_machine) AS by_use
       FROM purchases p
@@ -349,6 +353,7 @@ _BOUGHT_FOR = """
                       AND NOT coalesce(bool_or(n.state = 'LOST'), false) AS ready,
                   count(n.id) > 0 AS came,
                   NOT coalesce(bool_or(n.state = 'READY'), false) AS over,
+                  max(n.state_since) AS since,
                   coalesce(bool_or(EXISTS (SELECT FROM placements l
                                             WHERE l.node_id = n.id AND l.job_id <> q.job_id)),
                            false) AS shared

@@ -183,6 +183,25 @@ async def test_a_purchase_stays_forgiven_when_the_next_one_is(bought_for_b: Ledg
     assert await _tries(bought_for_b) == {"p-1": True, "p-2": True}
 
 
+async def test_what_a_worker_of_the_version_before_has_forgiven_stays_so(bought_for_b: Ledger):
+    await _ends(bought_for_b, "p-1", timedelta(minutes=10))
+    for ago, kept_back in ((13, False), (11, True), (9, True), (7, False)):
+        await bought_for_b.rows(
+            "UPDATE queue SET kept_back_at = clock_timestamp() - CAST(:ago AS interval)"
+            " WHERE job_id = 'b'", ago=timedelta(minutes=ago),
+        )  # fmt: skip
+        assert await _tries(bought_for_b) == {"p-1": kept_back}
+
+
+async def test_a_look_of_ones_own_tells_more_than_that_of_the_version_before(
+    bought_for_b: Ledger,
+):
+    await _decide(bought_for_b)
+    await _ends(bought_for_b, "p-1")
+    await bought_for_b.rows("UPDATE queue SET kept_back_at = clock_timestamp() WHERE job_id = 'b'")
+    assert await _tries(bought_for_b) == {"p-1": False}
+
+
 @pytest.mark.parametrize(
     ("why", "closed"),
     [("a new disk", True), (disk_refuses(errno.EROFS), True), (disk_refuses(errno.ENOSPC), False),

@@ -3,6 +3,7 @@
 A GPU costs ten dollars an hour here, and red has bought the first hour.
 """
 
+import asyncio
 import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -28,7 +29,8 @@ from longshore.models.purchase import PurchaseOption, PurchaseRequest
 from longshore.workers.stack import Stack
 from tests.support.databases import database_of
 from tests.support.funding import tenant
-from tests.support.ledger import Ledger
+from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
+from tests.support.waiting import eventually
 
 TEN = 10 * MICRO
 HOUR = timedelta(hours=1)
@@ -167,6 +169,36 @@ async def test_what_a_machine_has_cost_is_divided_by_its_time(
     assert await spent(tree) == parts
 
 
+async def test_what_a_machine_costs_after_its_committed_end_is_divided_as_the_rest(tree: Ledger):
+    await go_on(tree, 2, "of-blue")
+    await end(tree, 2.5, 25)
+    assert await spent(tree) == {"red": 12.5, "blue": 12.5}
+
+
+async def test_no_cap_and_no_budget_refuses_that_a_machine_has_ended_after_its_end(tree: Ledger):
+    await tree.rows("UPDATE purchases SET buying = true")
+    await go_on(tree, 2, "of-blue")
+    await tree.rows("UPDATE orders SET spent = committed")
+    await recount(tree)
+    for name in ("root", "blue"):
+        await give(tree, name, 10)
+    await tree.rows("INSERT INTO purchase_caps (scope, name, micro) VALUES ('day', 'all', 1)")
+    await end(tree, 2.08, 20)
+    assert await spent(tree) == {"red": 10, "blue": 10}
+
+
+async def test_a_budget_is_asked_for_a_longer_time_that_an_overrun_has_paid_for(tree: Ledger):
+    await tree.rows("UPDATE orders SET spent = 20000000")
+    await recount(tree)
+    await give(tree, "blue", 9)
+    refused = await go_on(tree, 2, "of-blue")
+    assert (refused.kind, "the budget of blue" in refused.reason) == (KEEP, True)
+    assert await spent(tree) == {"red": 20}
+    await give(tree, "blue", 10)
+    assert (await go_on(tree, 2, "of-blue")).kind is GO_ON
+    assert await spent(tree) == {"red": 10, "blue": 10}
+
+
 async def test_what_one_machine_gives_back_is_not_taken_from_the_longer_time_of_another(
     tree: Ledger,
 ):
@@ -243,6 +275,19 @@ async def test_what_a_worker_of_before_stored_with_its_decision_is_used(tree: Le
     assert await spent(tree) == {"red": 10, "blue": 10}
 
 
+async def test_an_older_worker_that_divides_a_longer_time_itself_hears_that_it_is_refused(
+    tree: Ledger,
+):
+    split = 'UPDATE purchases SET split = \'{"red": 10000000, "blue": 10000000}\''
+    with pytest.raises(IntegrityError) as refused:
+        await tree.rows(f"{split}, committed = 20000000")
+    why = "a longer time is divided over its tenants by workers of the new version alone"
+    assert rows.refusal_of(refused.value) == why
+    with pytest.raises(IntegrityError) as wrong:
+        await tree.rows(split)
+    assert rows.refusal_of(wrong.value) is None
+
+
 async def test_older_workers_can_read_what_is_decided():
     decision = BlockDecision(
         block_id="m", at=STARTS, kind=GO_ON, reason="go on", until=STARTS, uses={"of-blue": 5}
@@ -315,6 +360,24 @@ def test_databases_in_which_splits_could_not_grow_are_as_others_after_the_upgrad
             said.append(connection.execute(_FUNCTIONS).fetchall())
     assert said[0] == said[1]
     assert len(said[0]) == 2
+
+
+async def test_an_upgrade_waits_for_a_worker_that_has_locked_a_purchase(stack: Stack):
+    with (
+        database_of(stack, "0075") as url,
+        psycopg.connect(url) as worker,
+        psycopg.connect(url, autocommit=True) as looks,
+    ):
+        worker.execute("SELECT id FROM purchases WHERE id = 'none' FOR UPDATE")
+        upgrading = asyncio.create_task(asyncio.to_thread(upgrade, url))
+        await eventually(lambda: asyncio.to_thread(_waiting, looks))
+        worker.execute("SELECT key FROM orders FOR UPDATE")
+        worker.commit()
+        await upgrading
+
+
+def _waiting(looks: psycopg.Connection) -> Any:
+    return looks.execute(WAITING_FOR_LOCKS).fetchone() != (0,)
 
 
 _MACHINE = (

@@ -15,9 +15,12 @@ down_revision = "0075"
 
 
 def upgrade() -> None:
-    for statement in (IS_LONGER, *COLUMNS, *PARTS, CHARGES, COMMITS, *TRIGGERS):
+    for statement in (LOCKS, IS_LONGER, *COLUMNS, *PARTS, CHARGES, COMMITS, *TRIGGERS):
         op.execute(statement)
 
+
+# In the order in which workers lock their rows: else this would wait for them, and they for this.
+LOCKS = "LOCK TABLE purchases, orders"
 
 # No other function in it: a dump restores checks before it finds those.
 IS_LONGER = """
@@ -44,8 +47,9 @@ PARTS = (
         WITH lasts AS (
             SELECT o.key, o.longer, greatest(o.committed, o.spent) AS cost,
                    extract(epoch FROM CASE WHEN o.state = 'CLOSED' THEN
-                               coalesce((SELECT max(m.ended_at) FROM machines m
-                                          WHERE m.block_id = o.key), o.closed_at, o.ends_at)
+                               least(coalesce((SELECT max(m.ended_at) FROM machines m
+                                                WHERE m.block_id = o.key), o.closed_at),
+                                     o.ends_at)
                                       ELSE o.ends_at END - o.starts_at) AS seconds
               FROM orders o WHERE o.purchase_id = its_purchase AND o.longer IS NOT NULL
         ), times AS (
@@ -86,6 +90,15 @@ CHARGES = """
     CREATE OR REPLACE FUNCTION purchase_charges() RETURNS trigger LANGUAGE plpgsql AS $$
     BEGIN
         IF TG_OP = 'UPDATE' AND OLD.committed <> 0 THEN
+            IF NEW.split IS DISTINCT FROM OLD.split AND NEW.committed > OLD.committed
+               AND (OLD.pool, OLD.tier, OLD.tenant, OLD.day)
+                   IS NOT DISTINCT FROM (NEW.pool, NEW.tier, NEW.tenant, NEW.day) THEN
+                -- Workers of the version before do so, and take what a cap refuses for an answer.
+                RAISE EXCEPTION
+                    'a longer time is divided over its tenants by workers of the new version alone'
+                    USING ERRCODE = 'integrity_constraint_violation',
+                          CONSTRAINT = 'purchase_cap';
+            END IF;
             IF (OLD.pool, OLD.tier, OLD.tenant, OLD.day, OLD.split)
                IS DISTINCT FROM (NEW.pool, NEW.tier, NEW.tenant, NEW.day, NEW.split) THEN
                 RAISE EXCEPTION
@@ -142,6 +155,13 @@ COMMITS = """
             before := OLD.committed;
             more := NEW.committed - OLD.committed;
             was_longer := OLD.longer;
+            -- Of longer times no more than was spent since: else one is promised, also where so
+            -- much was spent before that no more is committed. A little is by rounding alone.
+            SELECT is_spent AND coalesce(sum(each.part), 0) <= NEW.spent - OLD.spent + 10
+              INTO is_spent
+              FROM (SELECT value::numeric AS part FROM jsonb_each_text(NEW.longer)
+                     UNION ALL
+                    SELECT -value::numeric FROM jsonb_each_text(OLD.longer)) AS each;
         END IF;
         IF more = 0 AND NEW.longer IS NOT DISTINCT FROM was_longer THEN
             RETURN NEW;

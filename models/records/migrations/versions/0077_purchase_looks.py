@@ -1,7 +1,7 @@
 """Whether a job was kept back by who pays is on record for each purchase that was made for it.
 
 One moment for a job (`queue.kept_back_at`) held for its last purchase alone. That column stays for
-workers of the version before, which write it.
+workers of the version before, which write it, and for what they have forgiven.
 """
 
 from alembic import op
