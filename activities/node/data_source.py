@@ -117,15 +117,18 @@ class Source(Protocol):
 class DataSource:
     """The files below one URL."""
 
-    def __init__(self, url: str) -> None:
-        """Raises StoreError where what reads such a URL is not installed."""
+    def __init__(self, url: str, *, for_image: bool = False) -> None:
+        """With `for_image` nothing is read from this machine's own addresses over HTTP.
+
+        Raises StoreError where it is no URL, or what reads such a one is not installed.
+        """
         self.url = url
         self._is_http = url.startswith(("http:", "https:"))
         options: dict[str, Any] = {}
         if self._is_http:
             # What is packed could be of any size once it is unpacked.
             headers = {"Accept-Encoding": "identity"}
-            ways = middlewares_for(url)
+            ways = middlewares_for(url, for_image=for_image)
             client = {"timeout": _limits(), "middlewares": ways, "headers": headers}
             options = {"client_kwargs": client}
         try:
