@@ -22,6 +22,10 @@ class GivenUp(Exception):
     """Nobody waits for this any more."""
 
 
+class SourceError(Exception):
+    """A source has not what a job asks for, and will not have it by itself; one sentence."""
+
+
 def connect(url: str, **options: Any) -> tuple[Any, str]:
     """Return the file system of an fsspec URL, and the path of the store in it; `options` are
     those of such a file system.
@@ -83,7 +87,7 @@ def speaking(name: str, url: str, done: str) -> Iterator[None]:
     """Turn whatever a store raises into a StoreError: this store cannot be `done`."""
     try:
         yield
-    except (StoreError, DamagedError, GivenUp, GeneratorExit):
+    except (StoreError, SourceError, DamagedError, GivenUp, GeneratorExit):
         raise
     except Exception as error:  # a store may raise anything
         why = without_secrets(_why(error))

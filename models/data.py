@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -11,13 +12,14 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     StringConstraints,
     TypeAdapter,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     model_serializer,
 )
 
 from longshore.models.base import JOB_ID, Frozen, Instant, Wire
-from longshore.models.bounds import Most
+from longshore.models.bounds import Most, is_taken
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.units import GB, format_bytes, parse_gb
 from longshore.models.visible import brief, shown
@@ -118,8 +120,10 @@ def _set_of(value: object, handler: ValidatorFunctionWrapHandler) -> DataSet:
     return handler({"size": _SIZE.validate_python(value)})
 
 
-def _with_a_place(data: DataSet) -> DataSet:
+def _with_a_place(data: DataSet, info: ValidationInfo) -> DataSet:
     refuse(list(_mistakes(data)))
+    if data.source is not None and not is_taken(info) and (why := why_no_host(data.source)):
+        refuse([Mistake(("from",), why)])
     return data
 
 
@@ -153,6 +157,17 @@ def why_not_fetched(url: str, instead: str) -> Iterator[str]:
         yield "may not lead from one place to another by `::`"
     if "@" in rest.partition("/")[0]:
         yield "may hold no user or password: nodes have their own"
+
+
+def why_no_host(url: str) -> str:
+    """Return why a URL over HTTP names no host; "" where it names one. Jobs of before may have
+    such a URL: nothing can be fetched from there."""
+    if url.startswith(("http:", "https:")):
+        try:
+            urlsplit(url)
+        except ValueError as error:
+            return f"{brief(url)} is no URL: {error}"
+    return ""
 
 
 DataField = Annotated[

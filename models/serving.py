@@ -9,13 +9,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from longshore.models.base import Frozen, Name, Reason, ShortText, Text, Wire, known_or
-from longshore.models.bounds import Most, json_bytes, largest
+from longshore.models.bounds import Most, is_taken, json_bytes, largest
 from longshore.models.code import Sha256
 from longshore.models.counts import DIGITS, Count
-from longshore.models.data import OF_A_JOB, why_not_fetched
+from longshore.models.data import OF_A_JOB, why_no_host, why_not_fetched
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.model_memory import (
     MOST_CONCURRENCY,
@@ -181,8 +181,8 @@ class ModelSpec(Frozen):
     its GPUs it does not count."""
 
     @model_validator(mode="after")
-    def _fields_agree(self) -> Self:
-        refuse(list(self._mistakes()))
+    def _fields_agree(self, info: ValidationInfo) -> Self:
+        refuse(list(self._mistakes(taken=is_taken(info))))
         return self
 
     def seen_from(self, folder: Path) -> Self:
@@ -196,11 +196,11 @@ class ModelSpec(Frozen):
         adapters = {name: seen(source) for name, source in self.adapters.items()}
         return self.model_copy(update={"source": seen(self.source), "adapters": adapters})
 
-    def _mistakes(self) -> Iterator[Mistake]:
-        if why := _no_place(self.source):
+    def _mistakes(self, *, taken: bool) -> Iterator[Mistake]:
+        if why := _no_place(self.source, taken=taken):
             yield Mistake(("source",), why)
         for name, source in self.adapters.items():
-            if why := _no_place(source):
+            if why := _no_place(source, taken=taken):
                 yield Mistake(("adapters", name), why)
             if name == self.name:
                 yield Mistake(("adapters", name), "is the name of the model: take another one")
@@ -215,9 +215,10 @@ def is_url(source: str) -> bool:
     return "://" in source
 
 
-def _no_place(source: str) -> str:
+def _no_place(source: str, *, taken: bool) -> str:
     if is_url(source) or source.startswith(OF_A_JOB):
-        return next(why_not_fetched(source, "or a path"), "")
+        why = next(why_not_fetched(source, "or a path"), "")
+        return why if why or taken else why_no_host(source)
     if not source.startswith(("/", "~/", *_RELATIVE)):
         return f"{shown(source)} is a path, and has to begin with /, ~/ or ./"
     return ""

@@ -42,15 +42,14 @@ from longshore.activities.node.data_source import (
     ForbiddenError,
     Listing,
     Source,
-    SourceError,
     SourceFile,
 )
 from longshore.activities.node.file_locks import try_lock
 from longshore.activities.node.output_source import OutputSource
 from longshore.activities.node.system import boot_clock
 from longshore.activities.node.write_share import WriteShare
-from longshore.activities.own_link import is_own_machine
-from longshore.activities.storage import GivenUp, put_local
+from longshore.activities.own_link import OwnAddressError, is_own_machine
+from longshore.activities.storage import GivenUp, SourceError, put_local
 from longshore.models.addresses import without_secrets
 from longshore.models.data import TRIES, DataSet, job_of
 from longshore.models.errors import DamagedError, StoreError
@@ -85,7 +84,8 @@ class DataCache(DataOnDisk):
         self._stores = tuple(stores)
         self._guard = threading.Condition()
         self._fetches: dict[str, Fetch] = {}
-        self._listings: dict[tuple[str, str], tuple[float, Source, Listing]] = {}
+        self._listings: dict[tuple[str, str, bool], tuple[float, Source, Listing]] = {}
+        """By tenant, URL, and whether for a job in an image, which may have less."""
         self._threads: list[threading.Thread] = []
         self._looking: dict[str, ThreadPoolExecutor] = {}
 
@@ -191,36 +191,37 @@ class DataCache(DataOnDisk):
     def _listing(
         self, tenant: str, url: str, given_up: threading.Event, within: Sequence[Path] | None
     ) -> tuple[Source, Listing]:
-        known = self._listings.get((tenant, url))
+        key = tenant, url, within is not None
+        known = self._listings.get(key)
         if known and boot_clock() - known[0] < _LISTED_FOR:
             self._refuse(known[1], within)
             return known[1], known[2]
-        source = self._source(url)
+        source = self._source(url, for_image=within is not None)
         self._refuse(source, within)
         for tries in range(1, TRIES + 1):
             try:
                 listing = source.look()
             except (SourceError, StoreError) as error:
                 if tries == TRIES:
-                    here = self.last_whole(tenant, url) if isinstance(error, StoreError) else None
-                    if here is None:
+                    is_away = not isinstance(error, (SourceError, OwnAddressError))
+                    if (here := self.last_whole(tenant, url) if is_away else None) is None:
                         raise
                     _log.warning("%s: what was fetched before is used", error)
                     return source, here
             else:
                 now = boot_clock()
                 fresh = self._listings.items()
-                self._listings = {key: at for key, at in fresh if now - at[0] < _LISTED_FOR}
-                self._listings[tenant, url] = (now, source, listing)
+                self._listings = {each: at for each, at in fresh if now - at[0] < _LISTED_FOR}
+                self._listings[key] = (now, source, listing)
                 return source, listing
             if given_up.wait(FIRST_WAIT * 2 ** (tries - 1)):
                 raise GivenUp
         raise AssertionError("the last try returns or raises")
 
-    def _source(self, url: str) -> Source:
+    def _source(self, url: str, *, for_image: bool) -> Source:
         """Return what is at a URL. Raises StoreError where it cannot be read here."""
         if (job_id := job_of(url)) is None:
-            return DataSource(url)
+            return DataSource(url, for_image=for_image)
         if self._outputs is None:
             raise StoreError(f"{url} cannot be read: there is no artifact store")
         return OutputSource(self._outputs, job_id)
@@ -235,8 +236,8 @@ class DataCache(DataOnDisk):
         parts = urlsplit(source.url)
         if parts.scheme in ("http", "https") and is_own_machine(parts.hostname or ""):
             raise ForbiddenError(
-                f"a job in an image may not read {where}: it is an address of the node itself, "
-                "which the image may be kept from"
+                f"a job in an image may not read {where}: its host leads here to a loopback "
+                "address, of the node itself, which the image may be kept from"
             )
         if source.local is None:
             return
@@ -368,7 +369,8 @@ class DataCache(DataOnDisk):
                 fetch.damaged |= damaged
                 fetch.failed[file.path] = why
                 # Another job may be here within a minute, and the source mended.
-                self._listings.pop((fetch.tenant, fetch.listing.source), None)
+                for for_image in (False, True):
+                    self._listings.pop((fetch.tenant, fetch.listing.source, for_image), None)
         if file.path in fetch.tries and (size is not None or file.path in fetch.failed):
             fetch.retried.pop(file.path, None)
         if fetch.given_up.is_set():

@@ -81,7 +81,7 @@ class Fetch:
 def bring(fetch: Fetch, file: SourceFile, share: WriteShare) -> int:
     """Have one file here, whole, and return its size.
 
-    Raises StoreError, DamagedError, GivenUp, and OSError where the disk refuses.
+    Raises StoreError, SourceError, DamagedError, GivenUp, and OSError where the disk refuses.
     """
     target = fetch.folder / file.path
     name = hashlib.sha256(file.path.encode(errors="surrogateescape")).hexdigest()[:32]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_fetch import Fetch
-from longshore.activities.node.data_source import ForbiddenError, SourceError
+from longshore.activities.node.data_source import ForbiddenError
 from longshore.activities.node.preparing import POLL_EVERY, NotReadyError, unless_unwanted
 from longshore.activities.node.system import boot_clock
-from longshore.activities.storage import GivenUp
+from longshore.activities.storage import GivenUp, SourceError
 from longshore.models.data import SEPARATOR, STATE, DataSet, variable_of
 from longshore.models.errors import StoreError
 from longshore.models.job import JobSpec

@@ -7,20 +7,20 @@ import hashlib
 import os
 import re
 import stat
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice, takewhile
+from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeVar
+from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
 from longshore.activities.node.index_pages import LinksLeft, index_pages
+from longshore.activities.node.source_links import MOST_FILES, with_linked
 from longshore.activities.node.source_walk import files_below, info_of
 from longshore.activities.node.system import boot_clock
 from longshore.activities.own_link import is_own_link, middlewares_for
-from longshore.activities.storage import connect, is_local, speaking, why_away
+from longshore.activities.storage import SourceError, connect, is_local, speaking, why_away
 from longshore.models.addresses import file_name, unquoted, without_secrets
 from longshore.models.errors import StoreError
 from longshore.models.visible import shown
@@ -33,21 +33,14 @@ PIECE = 8_000_000
 _SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)", re.ASCII)
 _TAGS = ("ETag", "etag", "md5Hash", "Content-MD5", "Last-Modified", "LastModified", "mtime")
 """What file systems tell of a file that changes with its content, the best first."""
-MOST_FILES = 2_000_000
-_MOST_LINKS = 16
-"""That are followed one after the other; more are a circle."""
+_OF_THE_DISK = "lost+found"
+"""What file systems have at their top for root alone: a whole disk can be a data set."""
 _SILENT = 60.0
 """Seconds without a byte after which a source counts as away."""
 
 _LEAST, _LEAST_OVER = 1_000, 60.0
 """Bytes a second that a source has to give of a file, over so many seconds of waiting for it. One
 that gives less is as good as silent, and would hold up others as long as it likes."""
-
-T = TypeVar("T")
-
-
-class SourceError(Exception):
-    """A source has not what a job asks for; one sentence."""
 
 
 class ForbiddenError(SourceError):
@@ -113,7 +106,7 @@ class Source(Protocol):
         ...
 
     def read(self, file: SourceFile) -> Iterator[bytes]:
-        """Read a file piece by piece. Raises StoreError and DamagedError."""
+        """Read a file piece by piece. Raises StoreError, SourceError and DamagedError."""
         ...
 
     def is_as_listed(self, file: SourceFile) -> bool:
@@ -124,15 +117,19 @@ class Source(Protocol):
 class DataSource:
     """The files below one URL."""
 
-    def __init__(self, url: str) -> None:
-        """Raises StoreError where what reads such a URL is not installed."""
+    def __init__(self, url: str, *, for_image: bool = False) -> None:
+        """With `for_image` nothing is read from this machine's own addresses over HTTP.
+
+        Raises StoreError where it is no URL, or what reads such a one is not installed.
+        """
         self.url = url
         self._is_http = url.startswith(("http:", "https:"))
         options: dict[str, Any] = {}
         if self._is_http:
             # What is packed could be of any size once it is unpacked.
-            client = {"timeout": _limits(), "middlewares": middlewares_for(url),
-                      "headers": {"Accept-Encoding": "identity"}}  # fmt: skip
+            headers = {"Accept-Encoding": "identity"}
+            ways = middlewares_for(url, for_image=for_image)
+            client = {"timeout": _limits(), "middlewares": ways, "headers": headers}
             options = {"client_kwargs": client}
         try:
             self._fs, self._root = connect(url, **options)
@@ -168,15 +165,13 @@ class DataSource:
         if not files:
             raise SourceError(f"there is nothing at {without_secrets(self.url)}")
         if len(files) > MOST_FILES:
-            raise SourceError(
-                f"{without_secrets(self.url)} has over {MOST_FILES:,} files: pack them, as in tar"
-            )
+            raise self._too_many()
         sums = self._sums(files)
         files = [_with_sum(file, sums) for file in files]
         return Listing(self.url, tuple(sorted(files, key=lambda file: file.path)))
 
     def read(self, file: SourceFile) -> Iterator[bytes]:
-        """Read a file piece by piece. Raises StoreError."""
+        """Read a file piece by piece. Raises StoreError, and SourceError for what leads out."""
         with (
             speaking("source", self.url, f"read ({file.path})"),
             self._open(file) as opened,
@@ -231,7 +226,7 @@ class DataSource:
     def _refuse_outside(self, path: str, real: str) -> None:
         root = self.local
         if root is not None and not Path(real).is_relative_to(root):
-            raise OSError(f"{shown(path)} is a link that leads out of the data set")
+            raise SourceError(f"{shown(path)} is a link that leads out of the data set")
 
     def _files(self) -> list[SourceFile]:
         if not self.url.endswith("/"):
@@ -243,8 +238,12 @@ class DataSource:
         if self._is_http or is_local(self._fs):
             top = f"{self._root}/" if self._is_http else self._root
             how = {"left": LinksLeft(MOST_FILES)} if self._is_http else {}
-            below = files_below(self._fs, top, self._enters, **how)
-            found = dict(islice(below, MOST_FILES + 1))
+            found: dict[str, Any] = {}
+            for location, info in files_below(self._fs, top, self._enters, **how):
+                found[location] = info
+                # Cut off, it would count as whole: links to nowhere are left out below.
+                if len(found) > MOST_FILES:
+                    raise self._too_many()
         else:  # a bucket, which lists all that it has at once
             found = self._fs.find(self._root, detail=True)
         files: dict[str, SourceFile] = {}
@@ -253,8 +252,6 @@ class DataSource:
             path = self._path(location)
             if not path or path.endswith("/"):
                 continue  # the object that stands for a folder of a bucket
-            if self._is_http and (not location.startswith(self._root) or _leads_on(path)):
-                continue  # another link of the index page
             if self._is_http:
                 path = self._decoded(path)
             refuse_name(self.url, path)
@@ -274,7 +271,11 @@ class DataSource:
         return location.removeprefix(self._root).lstrip("/")
 
     def _enters(self, location: str) -> bool:
-        return not (self._is_http and _leads_on(self._path(location)))
+        return self._is_http or self._path(location) != _OF_THE_DISK
+
+    def _too_many(self) -> SourceError:
+        where = without_secrets(self.url)
+        return SourceError(f"{where} has over {MOST_FILES:,} files: pack them, as in tar")
 
     def _decoded(self, path: str) -> str:
         """Return the path that a link of an index page means. Raises SourceError."""
@@ -296,13 +297,13 @@ class DataSource:
         return {}
 
     def _sums_in(self, file: SourceFile, paths: set[str]) -> dict[str, str]:
-        """Return the digests of these paths. Raises StoreError where there is no end of them."""
+        """Return the digests of these paths. Raises SourceError where there is no end of them."""
         sums, size, rest = dict[str, str](), 0, b""
         for piece in chain(self.read(file), (b"\n",)):
             size += len(piece)
             if size > _MOST_OF_SUMS:
                 where = without_secrets(self.url)
-                raise StoreError(f"{SUMS} of {where} has over {_MOST_OF_SUMS:,} bytes")
+                raise SourceError(f"{SUMS} of {where} has over {_MOST_OF_SUMS:,} bytes")
             *lines, rest = (rest + piece).split(b"\n")
             for line in lines:
                 text = line.removesuffix(b"\r").decode(errors="surrogateescape")
@@ -334,46 +335,6 @@ def _with_sum(file: SourceFile, sums: dict[str, str]) -> SourceFile:
     return file
 
 
-def with_linked(files: Mapping[str, T], links: Mapping[str, str]) -> dict[str, T]:
-    """Return files by path, also those that links to files and folders among them lead to.
-
-    `links` says where each leads, seen from where the paths begin; one to nothing there is left
-    out, and so is what is seen over one link twice. Raises SourceError where all are too
-    many.
-    """
-    found = dict(files)
-    by: dict[str, frozenset[str]] = {}
-    """Over which links each is there that is no file of its own: over none twice."""
-    for _ in range(_MOST_LINKS):  # what a link leads to may lie behind another
-        there = sorted(found)
-        before = len(there)
-        for link in links:
-            end = _followed(link, links)
-            first = bisect_left(there, f"{end}/")
-            below = takewhile(lambda path, end=end: path.startswith(f"{end}/"),
-                              islice(there, first, None))  # fmt: skip
-            for path in chain([end] if end in found else [], below):
-                over = by.get(path, frozenset())
-                new = link + path.removeprefix(end)
-                if new not in found and link not in over and not path.startswith(f"{link}/"):
-                    found[new], by[new] = found[path], over | {link}
-            if len(found) > MOST_FILES:
-                many = f"its links lead to over {MOST_FILES:,} files: store them packed"
-                raise SourceError(many)
-        if len(found) == before:
-            break
-    return found
-
-
-def _followed(path: str, links: Mapping[str, str]) -> str:
-    """Return where a link leads in the end, over others; a link where they go in a circle."""
-    for _ in range(_MOST_LINKS):
-        if path not in links:
-            break
-        path = links[path]
-    return path
-
-
 def refuse_name(url: str, path: str) -> None:
     """Raise SourceError where a path is none of a file below the data set."""
     parts = path.split("/")
@@ -392,8 +353,3 @@ def _refuse_metadata(url: str) -> None:
     from it. Of where a redirect leads the session says so."""
     if is_own_link(urlsplit(url).hostname or ""):
         raise SourceError(f"{without_secrets(url)} is an address of the machine's own link")
-
-
-def _leads_on(path: str) -> bool:
-    """Return whether a link of an index page is none to a file below it."""
-    return not path or path.startswith("..") or "?" in path or "#" in path

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from longshore.activities.node.system import boot_clock
+from longshore.activities.storage import SourceError
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import StoreError
 
@@ -66,9 +67,15 @@ def links_below(page: str, url: str, until: float = math.inf) -> list[str]:
             raise TimeoutError
         target = _joined(base, link)
         # A page may say http of what is https.
-        if (path := _path(target).removeprefix(_path(folder))) not in ("", _path(target)):
+        path = _path(target).removeprefix(_path(folder))
+        if path not in ("", _path(target)) and not _leads_on(path):
             found[f"{folder}{path}"] = None
     return list(found)
+
+
+def _leads_on(path: str) -> bool:
+    """Return whether a link is none to a file below its page, as one that sorts this."""
+    return path.startswith("../") or path == ".." or "?" in path or "#" in path
 
 
 def _links(page: str) -> Iterator[tuple[str, str]]:
@@ -142,7 +149,7 @@ def index_pages() -> Any:
             except TimeoutError:
                 if not limit.expired() and boot_clock() < until:
                     raise  # the source was silent for too long
-                raise _refused(url, f"takes longer than {PAGE_WITHIN:g} s") from None
+                raise StoreError(f"{_page(url)} takes longer than {PAGE_WITHIN:g} s") from None
             if left is not None:
                 left.count -= len(found)
                 if left.count < 0:
@@ -158,15 +165,13 @@ def index_pages() -> Any:
 
 
 async def _text(answer: Any, url: str) -> str:
-    """Return the page of an answer of aiohttp; nothing of what is none. Raises StoreError where it
-    is too long, or packed: it could be of any size then."""
+    """Return the page of an answer of aiohttp; nothing of what is none. Raises SourceError where
+    it is too long, or packed: it could be of any size then."""
     kind = answer.headers.get("Content-Type", "text/html").partition(";")[0]
     if kind.strip().lower() not in _LINKS_OF:
         return ""
     if answer.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
-        raise _refused(
-            url, "is sent packed, and was asked for as it is"
-        )  # it could be of any size
+        raise _refused(url, "is sent packed, and was asked for as it is")
     data = bytearray()
     async for piece in answer.content.iter_any():
         data += piece
@@ -178,5 +183,9 @@ async def _text(answer: Any, url: str) -> str:
         return data.decode(errors="ignore")
 
 
-def _refused(url: str, why: str) -> StoreError:
-    return StoreError(f"the index page {without_secrets(url)} {why}")
+def _refused(url: str, why: str) -> SourceError:
+    return SourceError(f"{_page(url)} {why}")
+
+
+def _page(url: str) -> str:
+    return f"the index page {without_secrets(url)}"

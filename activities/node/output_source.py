@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.node.data_source import (
     Listing,
-    SourceError,
     SourceFile,
     refuse_name,
-    with_linked,
 )
+from longshore.activities.node.source_links import with_linked
+from longshore.activities.storage import SourceError
 from longshore.models.checkpoint import Manifest, StoredFile
 from longshore.models.data import OF_A_JOB
 from longshore.models.errors import DamagedError

@@ -7,9 +7,8 @@ blocks.
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from longshore.activities.storage import why_away
+from longshore.activities.storage import SourceError, why_away
 from longshore.models.addresses import without_secrets
-from longshore.models.errors import StoreError
 from longshore.models.visible import shown
 
 _DEEPEST = 500
@@ -22,7 +21,7 @@ def files_below(
     """Yield location and facts of each file below a folder, in the folders that it `enters`.
 
     `how` is what `fs.ls` gets besides. Raises FileNotFoundError where the top is not there,
-    StoreError where another folder is not that was listed, and what the file system raises.
+    SourceError as `info_of`, and what the file system raises.
     """
     folders, seen = [(top, 1)], {top}
     while folders:
@@ -30,10 +29,10 @@ def files_below(
         try:
             # By the name that was listed: a server may have `part1/`, and no `part1`.
             entries: list[dict[str, Any]] = fs.ls(folder, detail=True, **how)
-        except FileNotFoundError:
+        except Exception as error:  # a file system may raise anything
             if folder == top:
                 raise
-            raise _not_there(folder) from None
+            raise _of_listed(folder, error) from None
         for info in entries:
             location = str(info["name"])
             if info["type"] != "directory":
@@ -41,19 +40,30 @@ def files_below(
             elif location not in seen and enters(location):
                 if depth == _DEEPEST:
                     where = shown(without_secrets(top))
-                    raise StoreError(f"{where} has over {_DEEPEST} folders in each other")
+                    raise SourceError(f"{where} has over {_DEEPEST} folders in each other")
                 seen.add(location)
                 folders.append((location, depth + 1))
 
 
 def info_of(fs: Any, location: str) -> dict[str, Any]:
-    """Return the facts of a file that was listed. Raises StoreError where it is not there, and
-    what the file system raises."""
+    """Return the facts of a file that was listed. Raises SourceError where it is not there or may
+    not be read, and what the file system raises."""
     try:
         return fs.info(location)
-    except FileNotFoundError as error:
-        raise (why_away(error) or _not_there(location)) from None
+    except Exception as error:  # a file system may raise anything
+        raise _of_listed(location, error) from None
 
 
-def _not_there(location: str) -> StoreError:
-    return StoreError(f"{shown(without_secrets(location))} is listed, and is not there")
+def _of_listed(location: str, error: Exception) -> Exception:
+    """Return what to raise for what was listed and cannot be had: a source that is there and
+    refuses is not away, and what was fetched of it before is not what it has now."""
+    if isinstance(error, FileNotFoundError):
+        error = why_away(error) or error
+    status = getattr(error, "status", None)
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
+        why = "is not there"
+    elif isinstance(error, PermissionError) or status in (401, 403):
+        why = "may not be read"
+    else:
+        return error
+    return SourceError(f"{shown(without_secrets(location))} is listed, and {why}")

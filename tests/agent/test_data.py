@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from longshore.activities import own_link
 from longshore.activities.node import data_cache, data_fetch, data_sets
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_fetch import Fetch
-from longshore.activities.node.data_source import DataSource, ForbiddenError, with_linked
-from longshore.activities.storage import connect
+from longshore.activities.node.data_source import DataSource, ForbiddenError
+from longshore.activities.node.source_links import with_linked
+from longshore.activities.storage import SourceError, connect
 from longshore.models.data import DataSet
 from longshore.models.errors import StoreError
 from longshore.models.retry import FailureClass
@@ -338,7 +340,7 @@ def test_a_file_that_became_a_link_since_it_was_listed_is_not_read(source: Path,
     (file, _) = reads.look().files
     (source / "one.csv").unlink()
     (source / "one.csv").symlink_to(tmp_path / "secret")
-    with pytest.raises(StoreError, match="leads out of the data set"):
+    with pytest.raises(SourceError, match="leads out of the data set"):
         b"".join(reads.read(file))
     (source / "one.csv").unlink()
     os.mkfifo(source / "one.csv")
@@ -370,7 +372,8 @@ async def test_what_clouds_tell_machines_is_no_data(box: LocalNode, host: str):
 async def test_a_job_in_an_image_sees_its_data_and_waits_for_it(
     image_box: LocalNode, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(data_cache, "is_own_machine", lambda host: False)  # as of another machine
+    for module in (data_cache, own_link):
+        monkeypatch.setattr(module, "is_own_machine", lambda host: False)  # as of another machine
     served.held_back = {"two.csv"}
     gone = {"gone": {"from": (tmp_path / "shared/nowhere").as_uri()}}
     run = image_box.start(

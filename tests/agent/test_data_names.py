@@ -1,7 +1,8 @@
 """How files of data sets behind HTTP are named on the node, and that their digests are found."""
 
 import hashlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -9,10 +10,16 @@ import pytest
 
 from longshore.activities import own_link
 from longshore.activities.node import data_cache
+from longshore.activities.node.data_cache import DataCache
+from longshore.activities.node.data_fetch import Fetch
 from longshore.activities.node.data_source import DataSource
 from longshore.activities.node.index_pages import links_below
 from longshore.activities.serving.engine_command import path_of
+from longshore.activities.serving.model_files import connect_model
+from longshore.activities.storage import SourceError
+from longshore.models.data import DataSet
 from longshore.models.errors import StoreError
+from longshore.scheduling.staging import Wanted
 from tests.agent.conftest import LocalNode
 from tests.support.served import Served, serving
 
@@ -145,11 +152,40 @@ async def test_no_redirect_from_elsewhere_leads_to_the_machine_itself(
     there = served.url.replace("127.0.0.1", "localhost")
     served.moved[f"/moved/{path}"] = f"{served.url}{path}"
     monkeypatch.setattr(own_link, "is_own_machine", lambda host: host == "127.0.0.1")
-    with pytest.raises(StoreError, match=r"127\.0\.0\.1\S+ is an address of the machine itself"):
+    with pytest.raises(StoreError, match=r"127\.0\.0\.1\S+ leads to an address of the machine"):
         paths_of(f"{there}moved/{path}")
     assert paths_of(f"{there}{path}") == ["a.csv"]
     if path:
         assert paths_of(f"{served.url}moved/{path}") == ["a.csv"]
+
+
+async def test_a_name_that_led_elsewhere_gives_an_image_nothing_of_the_machine(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A name may lead to another address each time that it is looked up."""
+    (served.folder / "a.csv").write_text("secret")
+    monkeypatch.setattr(data_cache, "is_own_machine", lambda host: False)
+    monkeypatch.setattr(data_cache, "FIRST_WAIT", 0.001)
+    cache, never = DataCache(tmp_path / "cache"), threading.Event()
+    data = DataSet.model_validate({"from": served.url})
+
+    def want(tenant: str, within: Sequence[Path] | None) -> Fetch:
+        return cache.want(tenant, "d", data, object(), Wanted("", 0), never, within)
+
+    assert want("alice", None).done.wait(10)
+    for tenant in ("bob", "alice"):  # of whom one has a listing for other jobs
+        with pytest.raises(
+            own_link.OwnAddressError, match="leads to an address of the machine itself"
+        ):
+            want(tenant, ())
+
+
+@pytest.mark.parametrize("url", ["http://[abc/x", "http://a]b/"])
+def test_what_is_no_url_is_a_source_that_cannot_be_read(url: str):
+    """Jobs and models of before may have it."""
+    for read in (DataSource, connect_model):
+        with pytest.raises(StoreError, match="is no URL: Invalid IPv6 URL"):
+            read(url)
 
 
 @pytest.mark.parametrize(
@@ -177,5 +213,5 @@ def test_addresses_of_the_own_link_and_of_the_machine_itself(host: str, link: bo
 @pytest.mark.parametrize("link", ["%2e%2e", "a%2Fb", "val/..%2F..%2Fetc", "a%00b", "val/%2e%2e/x"])
 async def test_links_whose_decoded_name_leads_elsewhere_are_refused(served: Served, link: str):
     (served.folder / "index.html").write_text(f'<a href="{link}">x</a>')
-    with pytest.raises(StoreError, match="whose name no node can give"):
+    with pytest.raises(SourceError, match="whose name no node can give"):
         paths_of(served.url)

@@ -1,15 +1,20 @@
 """Nothing that a source has is left out in silence: all of it is listed, or why not is told."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from longshore.activities.node import data_source
+from longshore.activities.node import data_cache, data_source
+from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_source import DataSource
 from longshore.activities.node.source_walk import files_below
+from longshore.activities.storage import SourceError
+from longshore.models.data import DataSet
 from longshore.models.errors import StoreError
+from longshore.scheduling.staging import Wanted
 from tests.agent.conftest import LocalNode
 from tests.support.nobody import folder_of_nobody
 from tests.support.served import Served, serving
@@ -42,8 +47,9 @@ def paths_of(url: str) -> list[str]:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (404, "part2/' is listed, and is not there"), (410, "410"), (403, "403"), (429, "429"),
-        (500, "500"), (503, "503"), ("", "did not answer in time"),
+        (404, "part2/' is listed, and is not there"), (410, "part2/' is listed, and is not there"),
+        (403, "part2/' is listed, and may not be read"), (429, "429"), (500, "500"), (503, "503"),
+        ("", "did not answer in time"),
     ],
 )  # fmt: skip
 def test_a_folder_whose_page_cannot_be_had_is_told(
@@ -53,7 +59,8 @@ def test_a_folder_whose_page_cannot_be_had_is_told(
     served.answers[f"/{path}"] = answer
     if answer == "":
         monkeypatch.setattr(data_source, "_SILENT", 0.2)
-    with pytest.raises(StoreError, match=why.replace("part2", path.split("/")[-2])):
+    error = SourceError if "is listed" in why else StoreError
+    with pytest.raises(error, match=why.replace("part2", path.split("/")[-2])):
         paths_of(served.url)
 
 
@@ -72,7 +79,7 @@ def test_a_page_that_links_to_itself_and_by_a_query_is_asked_for_once(served: Se
 def test_a_file_that_is_linked_and_not_there_is_told(served: Served):
     """It was said that there is nothing at all."""
     served.answers["/part1/f.csv"] = 404
-    with pytest.raises(StoreError, match=r"/part1/f\.csv' is listed, and is not there"):
+    with pytest.raises(SourceError, match=r"/part1/f\.csv' is listed, and is not there"):
         paths_of(served.url)
 
 
@@ -93,7 +100,7 @@ def test_a_folder_of_this_machine_that_cannot_be_listed_is_told(path: Path, mode
         source = (top / "source").as_uri()
         assert paths_of(source) == ALL
         (top / "source" / path).chmod(mode)
-        with pytest.raises(StoreError, match="Permission"):
+        with pytest.raises(SourceError, match="is listed, and may not be read"):
             paths_of(source)
         (top / "source" / path).chmod(0o755)
 
@@ -108,6 +115,72 @@ async def test_a_job_is_told_of_data_of_which_a_folder_cannot_be_listed(
     assert "part2/' is listed, and is not there" in box.output(run.record.key, "stderr")
 
 
+@pytest.mark.parametrize("answer", [404, 403])
+async def test_what_was_fetched_before_is_not_taken_for_a_source_that_is_there(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int
+):
+    """A dead link was as a source that is away: the set of before was used for good."""
+    monkeypatch.setattr(data_cache, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(data_cache, "_LISTED_FOR", 0)
+    cache, never = DataCache(tmp_path / "cache"), threading.Event()
+    data = DataSet.model_validate({"from": served.url})
+
+    def want() -> set[str]:
+        fetch = cache.want("alice", "d", data, cache, Wanted("", 0), never)
+        assert fetch.done.wait(10)
+        cache.leave(fetch, cache)
+        return {file.path for file in fetch.listing.files}
+
+    assert want() == {*ALL}
+    served.answers["/part1/part2/"] = answer
+    with pytest.raises(SourceError, match="part1/part2/' is listed, and "):
+        want()
+    served.answers["/part1/part2/"] = 503
+    assert want() == {*ALL}
+
+
+@pytest.mark.parametrize("links", ["", "nowhere", "f.csv"])
+def test_more_files_than_are_taken_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: str
+):
+    """Those beyond were left out, where links to nowhere made up for them."""
+    source = filled(tmp_path / "source")
+    for number in range(2):
+        if links:
+            (source / f"{number}").symlink_to(links)
+        else:
+            (source / f"{number}").write_text("1")
+    monkeypatch.setattr(data_source, "MOST_FILES", 5)
+    assert paths_of(source.as_uri())[-3:] == ALL
+    (source / "part1/one-more.csv").write_text("1")
+    with pytest.raises(SourceError, match="has over 5 files: pack them"):
+        paths_of(source.as_uri())
+
+
+def test_links_by_which_pages_are_sorted_are_none_of_too_many(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(data_source, "MOST_FILES", 5)
+    sorts = "<a href='?C=N;O=D'>N</a><a href='?C=M;O=A'>M</a><a href=#top>x</a>"
+    for path, link in (("/", "part1/"), ("/part1/", "part2/"), ("/part1/part2/", "f.csv")):
+        served.answers[path] = f"{sorts}<a href=f.csv>x</a><a href={link}>x</a>"
+    assert paths_of(served.url) == ALL
+    monkeypatch.setattr(data_source, "MOST_FILES", 4)
+    with pytest.raises(SourceError, match="/part1/part2/ and those before it have too many links"):
+        paths_of(served.url)
+
+
+def test_what_a_file_system_has_for_root_is_no_data():
+    with folder_of_nobody() as top:
+        source = filled(top / "source")
+        for path in ("lost+found", "part1/lost+found"):
+            (source / path).mkdir()
+            (source / path / "f").write_text("1")
+        (source / "lost+found").chmod(0)
+        assert paths_of(source.as_uri()) == [*ALL[:1], ALL[1], "part1/lost+found/f", ALL[2]]
+        (source / "lost+found").chmod(0o755)
+
+
 class Endless:
     """A server that has whatever it is asked for."""
 
@@ -116,7 +189,7 @@ class Endless:
 
 
 def test_folders_without_end_are_refused():
-    with pytest.raises(StoreError, match="has over 500 folders in each other"):
+    with pytest.raises(SourceError, match="has over 500 folders in each other"):
         list(files_below(Endless(), "http://h/", lambda _: True))
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.node import data_cache
-from longshore.activities.node.data_source import SourceError
 from longshore.activities.node.output_source import OutputSource
+from longshore.activities.storage import SourceError
 from longshore.models.checkpoint import Manifest, StoredFile
 from longshore.models.output_pattern import OutputPatterns
 from tests.agent.conftest import LocalNode

@@ -67,6 +67,8 @@ def test_a_variable_has_letters_digits_and_underscores():
         ("{a: 'job:'}", "data.a.from: job: names no job: write job:ID, and in a DAG job:NAME"),
         ("{a: job:../x}", "data.a.from: job:../x names no job"),
         ("{a: job://x}", "job://x is no place of these"),
+        ("{a: 'http://[abc/x'}", "data.a.from: http://[abc/x is no URL: Invalid IPv6 URL"),
+        ("{a: 'http://a]b/'}", "data.a.from: http://a]b/ is no URL: Invalid IPv6 URL"),
         ("{a: 's3://user:word@sets/x'}", "may hold no user or password"),
         ("{a: {size: 1GB, start_at: 80%}}", "data.a.start_at: is for data that nodes fetch"),
         ("{a: {size: 1GB, sticky: true}}", "data.a.sticky: is for data that nodes fetch"),
@@ -90,6 +92,11 @@ def test_what_is_wrong_is_told_with_field_and_line(data: str, said: str):
         load(data)
     assert "job.yaml:4" in str(refused.value)
     assert said in str(refused.value)
+
+
+def test_a_job_that_was_taken_with_what_is_no_url_is_read():
+    given: dict[str, Any] = {"name": "a", "command": "x", "data": {"a": "http://[abc/x"}}
+    assert JobSpec.as_known(given).data["a"].source == "http://[abc/x"
 
 
 @pytest.mark.parametrize("name", ["a/b", "dir", ".a"])

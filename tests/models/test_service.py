@@ -19,6 +19,7 @@ from longshore.models.service import ServiceFile, ServiceSpec
         ("source: 's3://'", "", "models[0].source: s3:// is no place of these: s3://, gs://"),
         ("source: 'https://a::b'", "", "models[0].source: may not lead from one place to another"),
         ("source: /m, adapters: {x: 'https://h/a b'}", "", "models[0].adapters.x: https://h/a"),
+        ("source: 'https://[a/'", "", "models[0].source: https://[a/ is no URL: Invalid IPv6"),
         ("source: 'https://me:no@h/a'", "", "models[0].source: may hold no user or password"),
         ("source: 'job:a'", "", "models[0].source: job:a is no place of these: s3://"),
     ],
