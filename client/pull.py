@@ -97,10 +97,20 @@ def _is_marked(folder: Path) -> bool:
 
 
 def _mark(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in _MARKS:
-        if not (folder / name).exists():
-            (folder / name).write_text(_IGNORED)
+    _make(folder)
+    for mark in (folder / name for name in _MARKS):
+        if not mark.exists():
+            mark.write_text(_IGNORED)
+            mark.chmod(0o666 & ~users_umask())
+
+
+def _make(folder: Path) -> None:
+    """Make a folder, and those above it, for those whom the user's own programs would let in."""
+    missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        group = each.stat().st_mode & stat.S_ISGID  # that of the folder above goes on
+        each.chmod(group | (0o777 & ~users_umask()))
 
 
 def _is_there(target: Path, file: StoredFile) -> bool:
@@ -122,7 +132,7 @@ def _is_there(target: Path, file: StoredFile) -> bool:
 def _bring(store: OutputStore, manifest: Manifest, index: int, target: Path) -> None:
     """Fetch a file beside its place, then put it there: a pull that is cut off leaves the old."""
     file = manifest.files[index]
-    target.parent.mkdir(parents=True, exist_ok=True)
+    _make(target.parent)
     with tempfile.TemporaryDirectory(prefix=".longshore-pull-", dir=target.parent) as draft:
         if file.link is not None:
             made = Path(draft) / "link"

@@ -33,13 +33,21 @@ _HOST = re.compile(
 )
 _PASSWORD = re.compile(r"""(?<=://)([^/?#@\s:"']*):([^/?#\s"']*)@""")
 _USER_OF_HTTP = re.compile(r"""(https?://)[^/?#\s"']+@""", re.IGNORECASE)
-_PARAMETER = re.compile(r"""([?&])([^?&=\s]*)=([^&#\s"']*)""")
+_PARAMETER = re.compile(r"""([?&])([^?&=\s]*)=((?:[^&#\s"'\\]|\\++(?!["']))*)""")
+"""A backslash before a quote is of the JSON or the Python around it."""
 _SECRET_NAME = re.compile(
-    r"passw|pwd|secret|token|key|signature|\bsig$|auth|access|credential|jwt|hmac|hdn|session",
+    r"passw|pwd|secret|token|key|signature|(?<![a-z])sig$|(?<![a-z])o?auth(?![a-z])|authori[sz]ation"
+    r"|access|credential|jwt|hmac|hdn|session",
     re.IGNORECASE,
 )
-_SECRET_VALUE = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w.+%=~:-]{24,}", re.ASCII)
-"""As long as a token, of letters and digits: a parameter may have any name."""
+_LONG = re.compile(r"[\w.+/%=-]{24,}+", re.ASCII)
+"""As long as a token: a parameter may have any name, and a sentence may go on behind it."""
+_BETWEEN_WORDS = re.compile(
+    r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|%[0-9a-f]{2}|[^a-z0-9]", re.IGNORECASE
+)
+"""A UUID says no more than a word does."""
+_WORD = re.compile(r"\d*+(?:[A-Z]?[a-z]++|[A-Z]++)?\d*+", re.ASCII)
+_EXTENSION = re.compile(r"\.[A-Za-z]\w{0,6}$", re.ASCII)
 
 
 def parse_address(value: object) -> object:
@@ -125,10 +133,18 @@ def without_secrets(text: str) -> str:
 
 
 def _without_value(found: re.Match[str]) -> str:
-    """Return a parameter of a query, without its value where its name says that it is secret, or
-    the value looks so."""
-    is_secret = _SECRET_NAME.search(found[2]) or _SECRET_VALUE.fullmatch(found[3])
-    return f"{found[1]}{found[2]}=***" if is_secret else found[0]
+    """Return a parameter of a query, without its value where its name says that it is secret, and
+    without what looks so in any other."""
+    of_name = _SECRET_NAME.search(found[2])
+    return f"{found[1]}{found[2]}={'***' if of_name else _LONG.sub(_without_token, found[3])}"
+
+
+def _without_token(found: re.Match[str]) -> str:
+    """Return a long piece of a value where it is made of words and numbers or names a file; else
+    it may be a token."""
+    text = found[0].rstrip(".")
+    is_name = _EXTENSION.search(text) or all(map(_WORD.fullmatch, _BETWEEN_WORDS.split(text)))
+    return found[0] if is_name else f"***{found[0][len(text) :]}"
 
 
 Address = Annotated[str | None, BeforeValidator(parse_address, json_schema_input_type=str | int)]

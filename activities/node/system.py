@@ -207,8 +207,18 @@ def close_to_others(paths: Iterable[str | os.PathLike[str]]) -> None:
 
 
 def users_umask() -> int:
-    """Return the umask of the user's own programs, such as jobs."""
-    return int(os.environ.get(USERS_UMASK, "22"), 8)
+    """Return the umask of the user's own programs, such as jobs: this process's own where it was
+    not made private, or 022 where /proc does not say.
+
+    To ask by `os.umask` would set it, also for files that other threads make.
+    """
+    if (given := os.environ.get(USERS_UMASK)) is not None:
+        return int(given, 8)
+    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as status:  # noqa: PTH123
+        for line in status:
+            if line.startswith(b"Umask:"):
+                return int(line.split()[1], 8)
+    return 0o022
 
 
 def _prctl(option: int, value: int) -> None:

@@ -205,6 +205,17 @@ async def test_a_change_that_no_time_tells_is_seen_when_it_is_sent(
     assert place.contents(await place.upload()) == {"data.bin": changed}
 
 
+def test_stores_that_look_alike_are_two_in_the_cache_and_no_secret_is_in_it(place: Place) -> None:
+    def key(url: str) -> str:
+        with CodeCache(place.root / "cache.sqlite") as cache:
+            return UploadTo(place.database, ArtifactStore(url), "default", cache).key
+
+    keys = {key(f"{place.store.url}?token={token}") for token in ("hunter1", "hunter2")}
+    assert len(keys) == 2
+    assert not any("hunter" in each for each in keys)
+    assert key(place.store.url) == f"{place.store.url} default"
+
+
 async def test_equal_uploads_at_once_leave_one_snapshot_that_is_whole(place: Place) -> None:
     files = some_files(20)
     place.write(files)

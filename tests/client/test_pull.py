@@ -1,7 +1,10 @@
 """`longshore pull`, and what names the outputs of a job."""
 
 import json
+import os
 import stat
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -124,10 +127,54 @@ def test_no_program_of_a_job_runs_as_whoever_pulls_it(
         job_id="job-a", attempt=1, number=1, prefix="", files=(), bytes=0, saved_at=AT,
         published_at=AT, node_id="node-a",
     )  # fmt: skip
-    kept = store.keep(made, ("*",), draft, threading.Event())
+    kept = store.keep(made, OutputPatterns(["*"]), draft, threading.Event())
     for fetched in (("run",), ()):
         assert pull(store, (kept,), tmp_path / "here").fetched == fetched
         assert stat.S_IMODE((tmp_path / "here/run").stat().st_mode) == brought
+
+
+@pytest.mark.parametrize(
+    ("own", "of_user", "brought"),
+    [("077", None, 0o700), ("002", None, 0o775), ("077", "2", 0o775)],
+)
+def test_what_is_pulled_is_for_whom_new_files_of_the_user_are(
+    tmp_path: Path, own: str, of_user: str | None, brought: int
+) -> None:
+    """By the umask of a program that uses the library, and of a private one by its user's."""
+    made = tmp_path / "made"
+    (made / "deep").mkdir(parents=True)
+    (made / "deep" / "run").touch(0o700)
+    store = OutputStore((tmp_path / "store").as_uri())
+    draft = Manifest(
+        job_id="job-a", attempt=1, number=1, prefix="", files=(), bytes=0, saved_at=AT,
+        published_at=AT, node_id="node-a",
+    )  # fmt: skip
+    kept = store.keep(made, OutputPatterns(["*"]), draft, threading.Event())
+    above = tmp_path / "above"
+    above.mkdir()
+    above.chmod(0o2755)
+    code = (
+        "import os, sys; os.umask(int(sys.argv[1], 8))\n"
+        "from pathlib import Path\n"
+        "from longshore.activities.artifacts.outputs import OutputStore\n"
+        "from longshore.client.pull import pull\n"
+        "from longshore.models.checkpoint import Manifest\n"
+        "manifest = Manifest.model_validate_json(sys.argv[3])\n"
+        "pull(OutputStore(sys.argv[2]), (manifest,), Path(sys.argv[4]), ignored=True)\n"
+    )
+    env = {name: value for name, value in os.environ.items() if name != USERS_UMASK}
+    env |= {USERS_UMASK: of_user} if of_user else {}
+    args = (own, (tmp_path / "store").as_uri(), kept.model_dump_json(), str(above / "a" / "b"))
+    subprocess.run([sys.executable, "-c", code, *args], env=env, check=True)
+    modes = {
+        str(each.relative_to(above)): stat.S_IMODE(each.stat().st_mode)
+        for each in above.rglob("*")
+    }
+    folder = stat.S_ISGID | brought
+    marks = {f"a/b/{name}": brought & 0o666 for name in (".gitignore", ".longshoreignore")}
+    assert modes == {
+        "a": folder, "a/b": folder, "a/b/deep": folder, "a/b/deep/run": brought, **marks,
+    }  # fmt: skip
 
 
 async def test_a_job_that_made_none_of_its_outputs_is_told_so(

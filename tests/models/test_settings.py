@@ -14,6 +14,7 @@ from longshore.models.settings_file import FILE_NAME, searched
 from longshore.models.settings_sources import origins, unknown_variables
 
 SECRET = "hunter2-secret"
+TOKEN = "abcdef0123456789abcdef0123"
 
 
 @pytest.fixture
@@ -182,10 +183,47 @@ def test_passwords_in_urls_are_masked():
             "https://h/d?f=data/2026/a-long-name-of-a-file.csv",
             "https://h/d?f=data/2026/a-long-name-of-a-file.csv",
         ),
+        (f"(https://h/d?x={TOKEN})", "(https://h/d?x=***)"),
+        (f"https://h/d?x={TOKEN}, which", "https://h/d?x=***, which"),
+        (f"https://h/d?x={TOKEN}. Then", "https://h/d?x=***. Then"),
+        ("https://h/d?x=q83v/ty6mHZU/MhAq83vEjRW+HiQ==&y=1", "https://h/d?x=***&y=1"),
+        ("https://h/d?x=eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dBjftJeZ4CVP", "https://h/d?x=***"),
+        ("https://h/d?my_sig=1&auth_1=2&oauth=3", "https://h/d?my_sig=***&auth_1=***&oauth=***"),
     ],
 )
 def test_what_signs_a_url_and_a_user_that_may_be_a_token_are_masked(url: str, shown: str):
     assert without_secrets(url) == shown
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "author=me&authors=you",
+        "file=dataset-2024-training-part.tar.gz",
+        "file=3f2504e04f8941d39a0c0305e82c3301.parquet",
+        "model=meta-llama/Llama-3.1-8B-Instruct-Q4_K_M",
+        "run=3f2504e0-4f89-41d3-9a0c-0305e82c3301",
+        "since=2026-11-25T12%3A00%3A00.000Z",
+        "q=how+to+train+a+model+in+2026",
+    ],
+)
+def test_what_is_made_of_words_is_shown(given: str):
+    assert without_secrets(f"https://h/d?{given}") == f"https://h/d?{given}"
+
+
+@pytest.mark.parametrize("piece", [".", "1", "a1", "?", "\\", "3f2504e0-"])
+def test_a_long_line_takes_no_longer_than_its_length(piece: str):
+    """It would take hours if every character were looked at from every other."""
+    assert without_secrets(f"https://h/d?x={piece * 2**19}").startswith("https://h/d?x=")
+
+
+@pytest.mark.parametrize("parameter", [f"x={TOKEN}", "token=abc", "token=abc\\"])
+def test_a_masked_url_in_json_leaves_it_json(parameter: str):
+    for text in (f'"https://h/d?{parameter}" is gone', f"https://h/d?{parameter}"):
+        told = without_secrets(json.dumps({"a": text}))
+        assert json.loads(told)["a"].strip('"').startswith(f"https://h/d?{parameter[0]}")
+        assert TOKEN not in told
+        assert "abc" not in told
 
 
 def test_secrets_do_not_leak(

@@ -107,14 +107,18 @@ def test_every_store_is_one_that_agents_and_control_workers_reach():
 
 
 def test_the_user_of_the_image_may_write_where_it_is_to():
-    uid = int(re.findall(r"^USER (\d+)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)[0])
+    made = re.sub(r"\\\n", "", (DEPLOY / "Dockerfile").read_text())
+    (gid,) = map(int, re.findall(r"groupadd .*?--gid (\d+) longshore\b", made))
+    ((uid, its_group),) = re.findall(r"useradd .*--uid (\d+) --gid (\d+) ", made)
+    assert int(its_group) == gid
+    assert re.findall(r"^USER (.*)$", made, re.MULTILINE) == [f"{uid}:{gid}"]
     for kind in ("DaemonSet", "WorkerDeployment", "Deployment"):
         pod = of_kind(kind)["spec"]["template"]["spec"]
-        assert pod["securityContext"]["fsGroup"] == uid, kind
+        assert pod["securityContext"]["fsGroup"] == gid, kind
     agent = of_kind("DaemonSet")["spec"]["template"]["spec"]
     (own,) = agent["initContainers"]
     state = next(each for each in own["volumeMounts"] if each["name"] == "state")
-    assert own["command"] == ["chown", f"{uid}:{uid}", state["mountPath"]]
+    assert own["command"] == ["chown", f"{uid}:{gid}", state["mountPath"]]
     assert own["securityContext"]["runAsUser"] == 0
 
 
