@@ -23,7 +23,13 @@ from longshore.activities.serving.service_views import (
 from longshore.activities.signals import Signals
 from longshore.client.reading import Reading
 from longshore.client.submission import preflight
-from longshore.models.errors import NotFoundError, RefusedError, SpecError, UnsatisfiableError
+from longshore.models.errors import (
+    NotFoundError,
+    RefusedError,
+    SpecError,
+    StoredError,
+    UnsatisfiableError,
+)
 from longshore.models.job import JobSpec
 from longshore.models.service import ReplicaView, ServiceSpec, ServiceView
 from longshore.models.serving import EngineSize, EngineSpec
@@ -62,10 +68,12 @@ def as_undone(model: str, revision: int, of_model: int) -> tuple[str, ...]:
 
 
 async def look_first(database: Callable[[], Database], replica: JobSpec) -> tuple[str, ...]:
-    """Return what `preflight` says of a replica; what it raises names the service."""
+    """Return what `preflight` says of a replica; what it raises of that names the service."""
     service = f"service {replica.name}"
     try:
         return await preflight(database, replica)
+    except StoredError:  # of its pool, and not of what was asked for
+        raise
     except SpecError as error:
         problems = tuple(f"{service}: {each}" for each in error.problems)
         raise SpecError(service, problems) from None

@@ -60,9 +60,10 @@ async def preflight(
     its user should know. `job_id` is what it is to have, where that is known.
 
     Raises UnsatisfiableError when no node could ever hold it and none can come; SpecError when it
-    is more than a quota alone, or names a sponsor that there is not; and where it is `queued` at
-    once RefusedError when its tenant has as many waiting as it may. A database that is away does
-    not keep a job from being submitted.
+    is more than a quota alone, or names a sponsor that there is not; StoredError where the
+    settings of its pool cannot be read; and where it is `queued` at once RefusedError when its
+    tenant has as many waiting as it may. A database that is away does not keep a job from being
+    submitted.
     """
     try:
         async with database().transaction() as connection:

@@ -16,9 +16,9 @@ _SIZES = frozenset({"memory", "overhead", "ram"})
 
 def differences(before: BaseModel, after: BaseModel, but: Collection[str] = ()) -> list[str]:
     """Return each field that is another, with what it was and what it is to be, without those in
-    `but`."""
+    `but`. Of a field with fields of its own only those are named that are others."""
     names = [name for name in type(after).model_fields if name not in but]
-    values = [(name, getattr(before, name), getattr(after, name)) for name in names]
+    values = [(name, *_apart(getattr(before, name), getattr(after, name))) for name in names]
     return [
         f"{name} {brief(_said(name, was))} to {brief(_said(name, now))}"
         for name, was, now in values
@@ -26,9 +26,24 @@ def differences(before: BaseModel, after: BaseModel, but: Collection[str] = ()) 
     ]
 
 
+def _apart(was: Any, now: Any) -> tuple[Any, Any]:
+    """Return both, of two of one model only the fields that are others."""
+    if not isinstance(was, BaseModel) or type(was) is not type(now):
+        return was, now
+    others = [name for name in type(was).model_fields if getattr(was, name) != getattr(now, name)]
+    return {each: getattr(was, each) for each in others}, {
+        each: getattr(now, each) for each in others
+    }
+
+
 def _said(name: str, value: Any) -> str:
     if isinstance(value, BaseModel):
-        value = {each: getattr(value, each) for each in sorted(value.model_fields_set)}
+        # What was stored has all fields set: those that say nothing are left out.
+        value = {
+            each: getattr(value, each)
+            for each, field in type(value).model_fields.items()
+            if getattr(value, each) != field.get_default(call_default_factory=True)
+        } or "defaults"
     if value is None or value in ((), {}, ""):
         return "none"
     if isinstance(value, float):

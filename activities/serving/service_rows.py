@@ -188,6 +188,7 @@ def _replica(row: RowMapping) -> Replica:
         job_id=row["job_id"], revision=row["revision"], created_at=row["created_at"],
         stage=stage_of(row), endpoint=row["endpoint"] or "", pool=row["pool"] or "",
         failed_last=failed_last(row), tried_again=tried_again(row),
+        queued_at=row["queued_at"],
         stopping=row["stopping_at"] is not None, failures=row["failures"],
         leaves_at=row["expires_at"], node_drains=row["node_drains"], left_idle=row["left_idle"],
         load_time=timedelta(seconds=row["load_seconds"]),
@@ -304,7 +305,8 @@ _NOTE_ENDS = """
        AND j.ended_at IS NOT NULL
 """
 _LIVE = """
-    SELECT r.*, p.attempt AS placed_as, n.expires_at, n.pool, q.job_id IS NOT NULL AS queued,
+    SELECT r.*, p.attempt AS placed_as, n.expires_at, n.pool,
+           q.job_id IS NOT NULL AS queued, q.queued_at,
            coalesce(n.state = 'DRAINING' AND n.clearing, false) AS node_drains,
            r.attempt > 0 AND (q.request->'fills' = 'true') IS TRUE AS left_idle
       FROM replicas r

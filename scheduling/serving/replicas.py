@@ -16,7 +16,7 @@ asks it to leave."""
 _BACKOFF = timedelta(seconds=1)
 _LONGEST_BACKOFF = timedelta(minutes=5)
 WAITS_FOR_LONG = timedelta(minutes=1)
-"""So long a new replica waits for a GPU before it is said what would help."""
+"""So long a replica waits for a GPU before it is said what would help."""
 LOOK_FOR_NODES = timedelta(seconds=15)
 """Between two looks at the nodes where a replica waits in a size that none of them holds."""
 FORGOTTEN_AFTER = timedelta(minutes=30)
@@ -44,6 +44,8 @@ class Replica:
     """Where it waits: whether its engine has failed before."""
     tried_again: bool = False
     """Whether it waits to be tried again for that, and not for a GPU yet."""
+    queued_at: datetime | None = None
+    """Since when it waits for a GPU, where it is in the queue."""
     stopping: bool = False
     failures: int = 0
     leaves_at: datetime | None = None
@@ -350,7 +352,7 @@ def _in_the_queue(
 
 
 def _told(replica: Replica) -> datetime:
-    return replica.created_at + WAITS_FOR_LONG
+    return (replica.queued_at or replica.created_at) + WAITS_FOR_LONG
 
 
 def _lacks_room(

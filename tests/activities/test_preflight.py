@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, text
 
+from longshore.client.services import look_first
 from longshore.client.submission import preflight
-from longshore.models.errors import UnsatisfiableError
+from longshore.models.errors import StoredError, UnsatisfiableError
 from longshore.models.pool import Growth
 from tests.support.control import a_spec
 from tests.support.ledger import Ledger
@@ -55,3 +56,11 @@ async def test_a_job_that_no_node_could_hold_is_held_against_one_reading_too(led
         with pytest.raises(UnsatisfiableError, match="and the pool is fixed"):
             await preflight(lambda: ledger.database, spec)
     assert sum(OF_NODES in each for each in sent) == 1
+
+
+async def test_a_pool_that_cannot_be_read_is_not_blamed_on_the_service(ledger: Ledger):
+    async with ledger.database.transaction() as connection:
+        spoil = """UPDATE pools SET spec = '{"interval": "soon"}' WHERE name = :pool"""
+        await connection.execute(text(spoil), {"pool": ledger.pool})
+    with pytest.raises(StoredError, match=f"^the settings of pool {ledger.pool}: interval"):
+        await look_first(lambda: ledger.database, a_spec(ledger.pool))

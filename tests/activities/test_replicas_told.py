@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy import text
 
-from longshore.activities.serving.service_rows import stop_replica
+from longshore.activities.database import clock
+from longshore.activities.serving.service_rows import facts_of, lock_service, stop_replica
 from longshore.activities.serving.service_views import replica_to_explain
 from longshore.client.service_view import state_words
 from longshore.models.service_messages import (
@@ -66,7 +67,12 @@ async def test_one_whose_engine_failed_says_why_it_has_no_gpu_once_it_is_queued(
     assert (await eventually(why)).startswith("no node can take it now")
     async with served.control.transaction() as connection:
         of = {"id": replica.job_id}
-        await connection.execute(text("DELETE FROM queue WHERE job_id = :id"), of)
+        service = await lock_service(connection, served.name)
+        facts = await facts_of(connection, service, None, await clock(connection))
+        since = await connection.scalar(
+            text("DELETE FROM queue WHERE job_id = :id RETURNING queued_at"), of
+        )
+        assert [each.queued_at for each in facts.replicas] == [since]
     between = await served.look()
     assert between.reason == "of 1 replica: 1 to be tried again after a failure"
     assert [each.says for each in between.replicas] == ["waits to be tried again"]

@@ -12,6 +12,8 @@ from longshore.client.service_view import (
     undone_in_full,
     why_left,
 )
+from longshore.models.differences import differences
+from longshore.models.funding import FundingTerms
 from longshore.models.service import (
     ReplicaView,
     RevisionView,
@@ -142,6 +144,21 @@ def test_serve_names_each_field_that_is_another() -> None:
         "gpu_type none to H100, constraints none to zone=a, cpus 1 to 0.5, ram 1GB to 2GB, "
         "funding none to unfunded=wait, replicas 3 to 2 (an undo leaves that)"
     )
+    terms: dict[str, Any] = {
+        "wait": asked, "run": asked.model_copy(update={"funding": FundingTerms()}),
+        "none": before.spec,
+    }  # fmt: skip
+    # As it comes back from where it is stored: with all fields set.
+    stored = {
+        key: ServiceSpec.model_validate_json(each.model_dump_json()) for key, each in terms.items()
+    }
+    for was, to, said in (
+        ("wait", "run", ["funding unfunded=wait to unfunded=run"]),
+        ("none", "run", ["funding none to defaults"]),
+        ("wait", "none", ["funding unfunded=wait to none"]),
+    ):
+        found = differences(stored[was], terms[to])
+        assert [each for each in found if each.startswith("funding")] == said
     other = before.spec.model_copy(update={"model": "n"})
     assert served_line(other, 2, before, after) == "web: revision 2, model n (before: m)"
 

@@ -250,6 +250,11 @@ def test_an_update_without_room_is_told_after_a_minute_what_helps():
     two = facts(old, replica("c"), new)
     assert plan(two, later).reason.endswith(said)
     assert plan(asked, later).look_at is None
+    again = replace(new, created_at=NOW - timedelta(hours=1), queued_at=NOW, failed_last=True)
+    tried = facts(old, again, wanted=1)
+    assert plan(tried, NOW).look_at == later, "it waits for a GPU only since it is in the queue"
+    assert "unavailable" not in plan(tried, NOW).reason
+    assert said in plan(tried, later).reason
     for other in (
         facts(old, replace(new, stage=LOADING), wanted=1),
         facts(new, wanted=1),
