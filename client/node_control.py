@@ -4,6 +4,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
+from sqlalchemy.exc import DBAPIError
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError
 from temporalio.workflow import UpdateMethodMultiParam
@@ -14,7 +15,7 @@ from longshore.client.late_answers import carried_out
 from longshore.client.reading import Reading
 from longshore.models.block import block_workflow_id
 from longshore.models.departures import NodeDrain
-from longshore.models.errors import EndedError, RefusedError, UnavailableError
+from longshore.models.errors import EndedError, LongshoreError, RefusedError
 from longshore.models.messages import CommandReason, node_workflow_id
 from longshore.models.node_messages import NodeStatus
 from longshore.workflows.block import BlockWorkflow
@@ -85,7 +86,8 @@ class NodeControl(Reading):
 
     async def _closed(self, status: NodeStatus) -> NodeStatus:
         """Return how a node is that takes no job any more, with what becomes of its machine."""
-        with suppress(UnavailableError):  # it is closed, whatever can be said of it
+        # It is closed, whatever can be said of it, as where its pool cannot be read.
+        with suppress(LongshoreError, DBAPIError, TimeoutError):
             async with self._db().transaction() as connection:
                 note = await ends_closed(connection, status.node_id)
             return status.model_copy(update={"note": note})

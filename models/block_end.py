@@ -37,7 +37,7 @@ class BlockFacts(Frozen):
     starts_at: Instant
     ends_at: Instant
     price: int
-    """What was paid, on average."""
+    """What was paid, on average; of a machine that is billed as it runs its order's limit."""
     by_use: bool = False
     """A machine that is billed as it runs, and may be terminated at any time."""
     resellable: bool = False
@@ -52,8 +52,8 @@ class BlockFacts(Frozen):
     coming: str | None = None
     """Its purchase, where its machine is on its way and no job waits that it was bought for."""
     decided: bool = True
-    """Its pool decided to buy it: the policy says what becomes of it also when that buys no more.
-    """
+    """Its pool decided to buy it: the policy says what becomes of it also when that buys no more,
+    and whether it would be bought now."""
     expects: int = 1
     """Its machines that are there or are to come."""
     offer: Offer | None = None

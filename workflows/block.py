@@ -36,6 +36,8 @@ _STOPS_SILENT = "stops-silent"
 """Blocks from before this kept a machine whose agent was silent for as long as it was paid for."""
 _SELLS_REST = "sells-rest"
 """Windows that were let go before this were not offered to others."""
+_TELLS_LATE = "tells-late"
+"""Blocks from before this did not ask whether a commitment came about that they gave up."""
 _SEES_OFF = "see-jobs-off"
 """Blocks that were let go before this lost what ran there with their machines."""
 
@@ -159,7 +161,16 @@ class BlockWorkflow(Started):
         request = GoOnRequest(
             block_id=self._block.block_id, until=verdict.until, uses=verdict.uses
         )
-        return await steps.go_on(request, self._left(look))
+        try:
+            return await steps.go_on(request, self._left(look))
+        except ActivityError as error:
+            if is_cancelled_exception(error) or not workflow.patched(_TELLS_LATE):
+                raise
+            again = await steps.look_at_block(self._ref())
+            if again.ends_at < request.until:
+                raise
+            # Its money is committed, and its nodes may not be told: to run again does that.
+            return await steps.go_on(request, self._left(again))
 
     def _left(self, look: BlockLook) -> timedelta:
         drains = not self._draining and look.drain_at > workflow.now()

@@ -17,7 +17,8 @@ DATABASE_RETRY = RetryPolicy(
 """A database that is away comes back: try for ever, soon at first."""
 BOUGHT_RETRY = replace(DATABASE_RETRY, non_retryable_error_types=[])
 """Of what is bought and billed, also where a row cannot be read: a worker of another version may
-read it, and whoever gave up would leave a machine that nobody stops."""
+read it, and whoever gave up would leave a machine that nobody stops. What is only to be bought is
+given up (`DATABASE_RETRY`): `reconcile` settles that purchase, and its pool decides anew."""
 CANCEL_WITHIN = timedelta(seconds=20)
 """A job that may not even be in the database ends after this, whether or not that can be told."""
 CYCLE_RETRY = replace(

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
+from temporalio.common import RetryPolicy
 
 from longshore.activities.buying.block_decisions import BlockDecisionActivities
 from longshore.activities.buying.block_drain import BlockDrainActivities
@@ -44,6 +45,7 @@ from longshore.models.purchase import (
 from longshore.models.text import format_duration
 from longshore.workflows.options import (
     BOUGHT_RETRY,
+    DATABASE_RETRY,
     DATABASE_TIMEOUT,
     MARKET_HEARTBEAT_TIMEOUT,
     MARKET_RETRY,
@@ -56,7 +58,9 @@ R = TypeVar("R")
 
 
 async def open_purchase(request: PurchaseRequest) -> Opened:
-    return await _store(PurchasingActivities.open_purchase, request, "store the intent")
+    return await _store(
+        PurchasingActivities.open_purchase, request, "store the intent", retry=DATABASE_RETRY
+    )
 
 
 async def leave_orders(purchase_id: str) -> LeftOrders:
@@ -68,6 +72,7 @@ async def intend_order(intent: OrderIntent) -> Intended:
     return await _store(
         OrderActivities.intend_order, intent,
         f"store order {intent.key}: {intent.nodes} nodes by option {intent.option + 1}",
+        retry=DATABASE_RETRY,
     )  # fmt: skip
 
 
@@ -201,6 +206,7 @@ async def _store(
     request: A,
     summary: str,
     within: timedelta | None = None,
+    retry: RetryPolicy = BOUGHT_RETRY,
 ) -> R:
     """Run a step that touches the capacity database alone, for ever unless it is `within`."""
     return await workflow.execute_activity_method(
@@ -208,7 +214,7 @@ async def _store(
         request,
         schedule_to_close_timeout=within,
         start_to_close_timeout=DATABASE_TIMEOUT,
-        retry_policy=BOUGHT_RETRY,
+        retry_policy=retry,
         summary=summary,
     )
 

@@ -241,7 +241,7 @@ def _job(row: Row, now: datetime, margins: Margins) -> BlockJob:
     )  # fmt: skip
 
 
-_PREPAID_UNTIL = """
+PREPAID_UNTIL = """
            (SELECT d.starts_at + CASE WHEN o.request -> 'offer' ->> 'prepaid' ~ '^P[0-9DTHMS.]+$'
                                       THEN (o.request -> 'offer' ->> 'prepaid')::interval END
               FROM blocks d WHERE d.id = o.key)
@@ -255,7 +255,7 @@ def unwanted(block: str) -> str:
     kept for these. `block` is the SQL of its id."""
     return f"""
     SELECT w.state = 'STARTING' AND p.decision IS NOT NULL AND o.is_machine
-           AND coalesce({_PREPAID_UNTIL} <= clock_timestamp(), true)
+           AND coalesce({PREPAID_UNTIL} <= clock_timestamp(), true)
            AND NOT EXISTS (SELECT FROM nodes n WHERE n.block_id = w.id)
            AND NOT EXISTS (SELECT FROM queue q
                             WHERE q.pool = w.pool AND NOT q.held
@@ -274,7 +274,7 @@ def idle_since(block: str) -> str:
     return f"""
     SELECT CASE WHEN NOT coalesce(bool_or(p.job_id IS NOT NULL AND p.ended_at IS NULL), false)
                 THEN greatest(max(p.ended_at), max(n.registered_at),
-                              max({_PREPAID_UNTIL}) - interval '1 minute') END
+                              max({PREPAID_UNTIL}) - interval '1 minute') END
       FROM nodes n
       JOIN orders o ON o.key = n.block_id AND o.is_machine
       LEFT JOIN placements p ON p.node_id = n.id
@@ -319,7 +319,7 @@ _BILLED = f"""
       JOIN blocks b ON b.id = n.block_id
       JOIN orders o ON o.key = b.id AND o.is_machine
      WHERE n.pool = :pool AND n.state = 'READY'
-       AND coalesce({_PREPAID_UNTIL} <= clock_timestamp(), true)
+       AND coalesce({PREPAID_UNTIL} <= clock_timestamp(), true)
 """
 
 _JOBS = """

@@ -3,7 +3,7 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.buying.block_scene import CLOSED_SINCE
+from longshore.activities.buying.block_scene import CLOSED_SINCE, PREPAID_UNTIL
 from longshore.activities.snapshot import load_pool
 from longshore.models.text import count, format_duration
 from longshore.scheduling.buying.scale_down import closed_grace
@@ -11,7 +11,7 @@ from longshore.scheduling.buying.scale_down import closed_grace
 
 async def ends_closed(connection: AsyncConnection, node_id: str) -> str:
     """Return that a node which is cordoned or drained is billed as it runs and ends when that has
-    lasted, in one sentence; nothing of any other."""
+    lasted, in one sentence; nothing of any other. What is paid in advance is not billed yet."""
     row = (await connection.execute(text(_CLOSED), {"id": node_id})).one_or_none()
     if row is None:
         return ""
@@ -39,4 +39,5 @@ _CLOSED = f"""
       JOIN blocks b ON b.id = n.block_id
       JOIN orders o ON o.key = b.id AND o.is_machine
      WHERE n.id = :id AND b.state IN ('STARTING', 'OPEN') AND ({CLOSED_SINCE}) IS NOT NULL
+       AND coalesce({PREPAID_UNTIL} <= clock_timestamp(), true)
 """

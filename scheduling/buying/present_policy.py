@@ -33,13 +33,18 @@ def why_not_ordered(
 
 def why_not_longer(block: BlockFacts, policy: BuyingPolicy) -> str:
     """Return why no money is committed for longer time of a machine that is billed as it runs, by
-    the policy of now; empty where it may be. What it costs is known, whatever its order allowed.
+    the policy of now; empty where it may be.
+
+    Its limit is what it may cost. Whoever bought it by hand chose where, and what: as for an
+    order, the policy is asked for that only where the pool decided.
     """
     if not policy.enabled:
         return _NOTHING
     cap = policy.max_price.get(block.tier)
     if cap is not None and block.price > cap:
-        return f"it costs {dollars(block.price)} for a GPU-hour, over the cap of {dollars(cap)}"
+        return f"it may cost {dollars(block.price)} a GPU-hour, over the cap of {dollars(cap)}"
+    if not block.decided:
+        return ""
     return _why_not_taken(block.provider, block.instance_type, block.offer, policy)
 
 

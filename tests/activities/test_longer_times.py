@@ -133,6 +133,16 @@ async def test_each_longer_time_is_paid_by_those_whose_jobs_run_there_then(tree:
     assert seen.split_micro_usd == {"red": 15 * MICRO, "blue": 15 * MICRO, "default": 5 * MICRO}
 
 
+async def test_what_was_bought_by_hand_goes_on_also_where_its_pool_would_not_buy_it(tree: Ledger):
+    other = BuyingPolicy(enabled=True, instance_types=("8xB200",))
+    async with tree.database.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=tree.pool, buying=other))
+    assert (await go_on(tree, 2, "of-red")).kind is GO_ON
+    await tree.rows("UPDATE purchases SET decision = '{}'")
+    refused = await go_on(tree, 3, "of-red")
+    assert (refused.kind, "`instance_types`" in refused.reason) == (KEEP, True)
+
+
 async def test_who_pays_all_alone_pays_for_its_longer_time_without_a_split(tree: Ledger):
     await go_on(tree, 2, "of-red")
     assert await spent(tree) == {"red": 20}

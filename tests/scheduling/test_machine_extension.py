@@ -135,6 +135,16 @@ def test_no_machine_goes_on_that_the_policy_of_now_would_not_order(
     warm = {"fast_warm_gpus": 8, **policy}
     idle = decide_block(a_scene(a_release("n1"), block=block, policy=warm))
     assert why in going_on(idle).lost
+    by_hand = block.model_copy(update={"decided": False})
+    assert decide_block(overrun(block=by_hand, policy=policy)).kind is BlockOptionKind.GO_ON
+
+
+@pytest.mark.parametrize("policy", [{"enabled": False}, {"max_price": {"FAST": "$1.90"}}])
+def test_what_was_bought_by_hand_goes_on_only_where_its_pool_buys_at_that_price(
+    policy: dict[str, Any],
+):
+    by_hand = by_use(ends_at=ENDS, idle_since=None, decided=False)
+    assert decide_block(overrun(block=by_hand, policy=policy)).kind is BlockOptionKind.KEEP
 
 
 def test_flexible_work_that_loses_nothing_moves_to_what_costs_less():

@@ -157,6 +157,7 @@ UNRECORDED = {
     "sizes-in-turn",
     "stop-bounds",
     "stops-silent",
+    "tells-late",
     "wait-after-cut",
 }
 """Changes of earlier versions whose paths take what no scene does: workflow tests go them."""
