@@ -1,7 +1,7 @@
 """The starts that a plan keeps for jobs that wait: each on GPUs that others hold until then."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from longshore.models.job import Tier
@@ -37,12 +37,13 @@ def most_later(nodes: int) -> int:
     return min(LATER_STARTS, LATER_LOOKS // max(nodes, 1))
 
 
-def through(queue: Iterable[JobRequest], last: str | None) -> Iterator[JobRequest]:
-    """Yield the jobs of a queue up to the last one that may be told a later start."""
-    for job in queue:
-        yield job
-        if job.id == last:
-            return
+def through(queue: Sequence[JobRequest], last: str | None) -> Sequence[JobRequest]:
+    """Return the jobs of a queue up to the last one that may be told a later start; none where
+    that one is not there, as one that is set aside: who would come behind it is not known."""
+    if last is None:
+        return queue
+    place = next((place for place, job in enumerate(queue) if job.id == last), -1)
+    return queue[: place + 1]
 
 
 class KeptStarts:

@@ -339,7 +339,7 @@ class Planner:
         return waiting(job, scan, outlook, start, between)
 
     def _later_starts(
-        self, decisions: Iterable[Decision], queue: Iterable[JobRequest]
+        self, decisions: Iterable[Decision], queue: Sequence[JobRequest]
     ) -> dict[str, Decision]:
         """Return what the first are told of those that wait and have no start kept, since as many
         are as may be: when each may start, if all before it do.

@@ -31,7 +31,7 @@ from longshore.scheduling.gangs.start import Shares, first_gang_start
 from longshore.scheduling.packer import placing, waiting
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.filters import LabelNames
-from longshore.scheduling.placement.gpus import Chosen, mask_of
+from longshore.scheduling.placement.gpus import mask_of
 from longshore.scheduling.placement.mix import NO_MIX, Mix
 from longshore.scheduling.placement.reservations import open_from
 from longshore.scheduling.placement.scan import Scan, Scanner
@@ -191,17 +191,27 @@ class WhatIfCluster:
         return fits
 
     def first_start(self, job: JobRequest, not_of: Out = NOBODY) -> datetime | None:
-        """Return when the job can start if nobody is stopped; None where that is not known, or
-        where one of these has to end for it."""
+        """Return when the job can start if nobody is stopped, and as if these never ended; None
+        where that is not known."""
         if job.gang is not None:
             found = self._first_gang_start(job, job.gang)
             return found[0] if found else None
-        need = Need.of(job, self._plain)
-        first = self._starts_now().first(need)
-        if first is None or not not_of:
-            return first and first[1]
-        view = self._views[self._names[first[0]]]
-        return first[1] if self._chosen(view, need, first[1], not_of) else None
+        first = self._first(Need.of(job, self._plain), not_of)
+        return first and first[1]
+
+    def _first(self, need: Need, not_of: Out) -> tuple[NodeView, datetime] | None:
+        """Return where the need can be held first as if these never ended, and when."""
+        starts = self._starts_now()
+        staying = {name: self._view(name, NOBODY, not_of) for name in self._nodes_of(not_of)}
+        for name, view in staying.items():
+            starts.change(self._positions[name], view)
+        first = starts.first(need)
+        for name in staying:
+            starts.change(self._positions[name], self._views[name])
+        if first is None:
+            return None
+        name = self._names[first[0]]
+        return staying.get(name, self._views[name]), first[1]
 
     def _first_gang_start(self, job: JobRequest, gang: Gang) -> tuple[datetime, Shares] | None:
         asks = Need.of(job, self.packing), gang
@@ -266,8 +276,8 @@ class WhatIfCluster:
             self.hold([held_by(job, gain, end, self._nodes[gain.node_id])])
 
     def reserve(self, job: JobRequest, not_of: Out = NOBODY) -> bool:
-        """Keep the first start of a job that waits; False where none is known, or where one of
-        these has to end for it."""
+        """Keep the first start of a job that waits, as if these never ended; False where none is
+        known."""
         need = Need.of(job, self.packing)
         if job.gang is not None:
             found = self._first_gang_start(job, job.gang)
@@ -280,28 +290,16 @@ class WhatIfCluster:
                 held = held_gpus(job, self._nodes[name], indices)
                 self._keep(name, hold_of(job.id, share, power, mask_of(held), start))
             return True
-        first = self._starts_now().first(need)
+        first = self._first(need, not_of)
         if first is None:
             return False
-        view = self._views[self._names[first[0]]]
-        chosen = self._chosen(view, need, first[1], not_of)
-        if chosen is None:
-            return False
-        parts = need.parts(chosen.indices, chosen.slices)
-        hold = hold_of(job.id, need, view.node.gpu_power, chosen.mask, first[1], parts)
-        self._keep(view.node.id, hold)
-        return True
-
-    def _chosen(self, view: NodeView, need: Need, start: datetime, not_of: Out) -> Chosen | None:
-        """Return the GPUs of a first start; None where one of these has to end for it."""
+        view, start = first
         chosen = open_from(view, need, start, self.packing.gpu_choice)
         assert chosen is not None  # that is how the start was found
-        ends = any(
-            each.expected_end <= start and mask_of(each.gpu_indices) & chosen.mask
-            for each in self._running[view.node.id]
-            if each.job_id in not_of
-        )
-        return None if ends else chosen
+        parts = need.parts(chosen.indices, chosen.slices)
+        hold = hold_of(job.id, need, view.node.gpu_power, chosen.mask, start, parts)
+        self._keep(view.node.id, hold)
+        return True
 
     def _scan(self, need: Need, packing: PackingPolicy) -> Scan:
         if packing.rule not in self._scanners:
@@ -356,14 +354,15 @@ class WhatIfCluster:
     def _nodes_of_gangs(self) -> GangNodes:
         return GangNodes.of(list(self._views.values()), self._labels)
 
-    def _view(self, name: str, out: Out) -> NodeView:
-        """Return a node read anew, as if these jobs had never been there."""
+    def _view(self, name: str, out: Out, not_of: Out = NOBODY) -> NodeView:
+        """Return a node read anew, as if these jobs had never been there, and as if nobody knew
+        when those end."""
         node = self._nodes[name]
         for job in self._running[name]:
             if job.job_id in out:
                 node = without_job(node, job)
-        staying = [job for job in self._running[name] if job.job_id not in out]
-        view = view_node(node, staying, self.now)
+        known = [job for job in self._running[name] if job.job_id not in out | not_of]
+        view = view_node(node, known, self.now)
         view.reserved.extend(self._reserved[name])
         return view
 

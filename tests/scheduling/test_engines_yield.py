@@ -455,3 +455,23 @@ def test_one_that_waits_beside_its_own_service_keeps_no_start_on_its_gpus():
         )
         stops = {plan.job_id: [each.job_id for each in plan.victims] for plan in plans}
         assert stops == {"update": [], waits.id: ["old"]}
+
+
+def test_nobody_is_stopped_where_a_start_is_known_behind_the_end_of_an_engine_of_its_service():
+    """The first end is that of its own service, which is followed by another beside it."""
+    key = EngineKey(model="chat", runtime="llama.cpp", service="own")
+    old = an_engine("old", 0, IN_USE)
+    request = old.request.model_copy(update={"engine": key})
+    for left in (10 * MINUTE, 4 * HOUR):
+        shares = tuple(
+            share.model_copy(update={"expected_end": NOW + left}) for share in old.shares
+        )
+        works = [
+            old.model_copy(update={"request": request, "shares": shares}),
+            a_work("long", {"m": [0]}, priority=2, ran=20 * HOUR, left=30 * MINUTE),
+        ]
+        nodes = nodes_with(works, [a_node("m", gpus=1), a_node("n", gpus=1)])
+        new = a_job("new", 1, priority=5, **asks_for("other", "own"))
+        plan = plan_preemption(new, nodes, works, RULES, PackingPolicy(), NOW)
+        assert not plan.victims
+        assert [way.start for way in plan.ways][:1] == [NOW + 30 * MINUTE]

@@ -54,6 +54,15 @@ def test_each_is_told_behind_those_before_it() -> None:
     assert "start_kept" not in made.decisions[0].model_dump_json()
 
 
+@pytest.mark.parametrize(("last", "told"), [("j2", [2, 3]), (None, [2, 3, 4]), ("aside", [])])
+def test_nobody_behind_the_last_of_a_part_is_told(last: str | None, told: list[float]) -> None:
+    """Where that one was set aside who is behind it is not known."""
+    queue = [a_job(f"j{n}", gpus=8, submitted_at=NOW + n * timedelta(seconds=1)) for n in range(4)]
+    kept = kept_of(Scene([FULL], [RUNS], queue))
+    made = plan_cached(queue, kept, ONE, NOW, wanted=(), later=9, later_until=last)
+    assert [hours(each) for each in made.decisions if not each.start_kept] == told
+
+
 def test_a_pool_that_keeps_no_starts_tells_them_too() -> None:
     none = PackingPolicy(max_reservations=0)
     made = plan([a_job("one", gpus=8)], [FULL], [RUNS], none, NOW, later=9)

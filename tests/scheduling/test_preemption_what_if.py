@@ -121,6 +121,7 @@ def _answers(
     return [
         (
             cluster.nodes_for(job), cluster.first_start(job),
+            [cluster.first_start(job, out) for out in outs],
             [(cluster.fits(job, out), cluster.decide(job, out)) for out in outs],
             [
                 cluster.node_fits(name, Need.of(job, POLICY), outs[-1])
