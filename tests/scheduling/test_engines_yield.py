@@ -460,17 +460,16 @@ def test_one_that_waits_beside_its_own_service_keeps_no_start_on_its_gpus():
 def test_nobody_is_stopped_where_a_start_is_known_behind_the_end_of_an_engine_of_its_service():
     """The first end is that of its own service, which is followed by another beside it."""
     key = EngineKey(model="chat", runtime="llama.cpp", service="own")
-    old = an_engine("old", 0, IN_USE)
-    request = old.request.model_copy(update={"engine": key})
+    engine = an_engine("old", 0, IN_USE).engine
     for left in (10 * MINUTE, 4 * HOUR):
-        shares = tuple(
-            share.model_copy(update={"expected_end": NOW + left}) for share in old.shares
+        old = a_work(
+            "old", {"n": [0]}, priority=5, milli=875, ran=2 * HOUR, left=left, engine=engine
         )
         works = [
-            old.model_copy(update={"request": request, "shares": shares}),
+            old.model_copy(update={"request": old.request.model_copy(update={"engine": key})}),
             a_work("long", {"m": [0]}, priority=2, ran=20 * HOUR, left=30 * MINUTE),
         ]
-        nodes = nodes_with(works, [a_node("m", gpus=1), a_node("n", gpus=1)])
+        nodes = nodes_with(works, [a_node("n", gpus=1), a_node("m", gpus=1)])
         new = a_job("new", 1, priority=5, **asks_for("other", "own"))
         plan = plan_preemption(new, nodes, works, RULES, PackingPolicy(), NOW)
         assert not plan.victims
