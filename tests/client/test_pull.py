@@ -40,14 +40,14 @@ async def api(settings: Settings, longshore: Command) -> AsyncIterator[Longshore
 
 
 def give_back(
-    settings: Settings, job_id: str, folder: Path, *, rank: int = 0, ranks: int = 1
-) -> None:
+    store: OutputStore, job_id: str, folder: Path, pattern: str, *, rank: int = 0, ranks: int = 1
+) -> Manifest:
+    """Store what of a folder matches, as of an attempt of a job."""
     draft = Manifest(
         job_id=job_id, attempt=1, rank=rank, ranks=ranks, number=1, prefix="", files=(), bytes=0,
         saved_at=AT, published_at=AT, node_id="node-a",
     )  # fmt: skip
-    store = OutputStore(settings.resolve_artifact_store())
-    store.keep(folder, OutputPatterns(["*.txt"]), draft, threading.Event())
+    return store.keep(folder, OutputPatterns([pattern]), draft, threading.Event())
 
 
 async def test_outputs_come_into_a_folder_of_the_job(
@@ -69,8 +69,9 @@ async def test_outputs_come_into_a_folder_of_the_job(
     made.mkdir()
     (made / "a.txt").write_text("one")
     (made / "b.log").write_text("two")
+    store = OutputStore(settings.resolve_artifact_store())
     for rank in (0, 1):
-        give_back(settings, job_id, made, rank=rank, ranks=2)
+        give_back(store, job_id, made, "*.txt", rank=rank, ranks=2)
     dry = await longshore("pull", job_id, "--dry-run")
     assert dry.out == f"{job_id}: 2 files, 6B of attempt 1: 2 files, 6B would be brought\n"
     assert not (tmp_path / job_id).exists()
@@ -93,11 +94,7 @@ def test_no_later_job_brings_along_what_was_pulled(tmp_path: Path) -> None:
     for name in (".gitignore", ".longshoreignore", "deep/.gitignore", "a.txt"):
         (made / name).write_text("!*\n")
     store = OutputStore((tmp_path / "store").as_uri())
-    draft = Manifest(
-        job_id="job-a", attempt=1, number=1, prefix="", files=(), bytes=0, saved_at=AT,
-        published_at=AT, node_id="node-a",
-    )  # fmt: skip
-    kept = store.keep(made, OutputPatterns(["*"]), draft, threading.Event())
+    kept = give_back(store, "job-a", made, "*")
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").touch()
@@ -123,11 +120,7 @@ def test_no_program_of_a_job_runs_as_whoever_pulls_it(
     (made / "run").write_text("#!/bin/sh\n")
     (made / "run").chmod(given)
     store = OutputStore((tmp_path / "store").as_uri())
-    draft = Manifest(
-        job_id="job-a", attempt=1, number=1, prefix="", files=(), bytes=0, saved_at=AT,
-        published_at=AT, node_id="node-a",
-    )  # fmt: skip
-    kept = store.keep(made, OutputPatterns(["*"]), draft, threading.Event())
+    kept = give_back(store, "job-a", made, "*")
     for fetched in (("run",), ()):
         assert pull(store, (kept,), tmp_path / "here").fetched == fetched
         assert stat.S_IMODE((tmp_path / "here/run").stat().st_mode) == brought
@@ -145,11 +138,7 @@ def test_what_is_pulled_is_for_whom_new_files_of_the_user_are(
     (made / "deep").mkdir(parents=True)
     (made / "deep" / "run").touch(0o700)
     store = OutputStore((tmp_path / "store").as_uri())
-    draft = Manifest(
-        job_id="job-a", attempt=1, number=1, prefix="", files=(), bytes=0, saved_at=AT,
-        published_at=AT, node_id="node-a",
-    )  # fmt: skip
-    kept = store.keep(made, OutputPatterns(["*"]), draft, threading.Event())
+    kept = give_back(store, "job-a", made, "*")
     above = tmp_path / "above"
     above.mkdir()
     above.chmod(0o2755)
@@ -183,7 +172,8 @@ async def test_a_job_that_made_none_of_its_outputs_is_told_so(
     args = ("--pool", pool, "--output", "*.txt", "--hold", "--", "true")
     job_id = (await longshore("submit", "-q", *args)).out.strip()
     await known_job(api, job_id)
-    give_back(settings, job_id, tmp_path)
+    store = OutputStore(settings.resolve_artifact_store())
+    give_back(store, job_id, tmp_path, "*.txt")
     found = await longshore("pull", job_id, "--to", str(tmp_path / "here"))
     assert found.code == 0
     assert found.out.endswith("attempt 1: the job made no file that `outputs` names\n")
