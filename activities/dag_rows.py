@@ -9,7 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.database import clock
 from longshore.activities.stored_specs import stored_error
 from longshore.models.array import ArraySpec
-from longshore.models.dag import DagSpec, Extra
+from longshore.models.dag import DagSpec
+from longshore.models.dag_edges import Extra
 from longshore.models.dag_messages import AdvanceDag, OpenDag
 from longshore.models.dag_view import StepState
 from longshore.models.errors import NotFoundError

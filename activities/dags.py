@@ -5,11 +5,10 @@ id is of one submission: a repeat starts what is missing and nothing twice.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -57,11 +56,12 @@ from longshore.models.durations import Learnt
 from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.problems import bounded
 from longshore.models.visible import shown
-from longshore.scheduling.dag import DagPlan, Graph, decide, waits_for, why_stopped
+from longshore.scheduling.dag import DagPlan, Graph, decide, why_stopped
 from longshore.scheduling.dag_changes import changes
 from longshore.scheduling.dag_inputs import input_problems, with_outputs
 from longshore.scheduling.dag_paths import expected_seconds, paths_behind
 from longshore.scheduling.dag_problems import corresponding_problems, problems
+from longshore.scheduling.dag_progress import progress
 
 _AT_ONCE = 200
 """Jobs that one look submits; the workflow looks again for the others."""
@@ -226,9 +226,7 @@ class DagActivities:
         await self._cancel(dag_id, to_cancel, plan.reason or why_stopped(plan.stopped_by or ""))
         await self._cancel_single(dag_id, jobs, request.withdrawn)
         told = standing.waits(dag_id)
-        return _progress(
-            graph, plan, told, held=request.held, more=more or lost, ended_at=ended_at
-        )
+        return progress(graph, plan, told, held=request.held, more=more or lost, ended_at=ended_at)
 
     async def _read_anew(self, connection: AsyncConnection, dag_id: str) -> "_Read":
         """Read a DAG as it is stored, and keep it: 1,000 jobs take a twentieth of a second, and
@@ -367,37 +365,6 @@ def _given_up(
         if job["ready_at"] is not None and name not in plan.start
         if again or (job["state"] == "WAITING" and (newly_held or name in plan.skip))
         for mutex in job["mutexes"]
-    )
-
-
-def _progress(
-    graph: Graph,
-    plan: DagPlan,
-    excluded: Mapping[str, str],
-    *,
-    held: bool,
-    more: bool,
-    ended_at: Any,
-) -> DagProgress:
-    """Return where a DAG is; `excluded` has what jobs say that wait for a mutex."""
-    submitted = frozenset(plan.start)
-    states = {
-        name: StepState.SUBMITTED if name in submitted else state
-        for name, state in plan.states.items()
-    }
-    waiting = next((n for n in graph.order if states[n] is StepState.WAITING), None)
-    # One that waits for nothing but a mutex is nearer to its start.
-    waiting = next((n for n in graph.order if excluded.get(n)), waiting)
-    told = ""
-    if waiting is not None:
-        told = excluded.get(waiting) or waits_for(graph, waiting, states, held=held)
-    return DagProgress(
-        state=plan.state,
-        counts=Counter(states.values()),
-        reason=plan.reason or (why_stopped(plan.stopped_by) if plan.stopped_by else ""),
-        next=told and f"{waiting} {told}",
-        more=more,
-        ended_at=ended_at,
     )
 
 

@@ -20,7 +20,8 @@ from longshore.activities.dag_rows import index_ranges, jobs_of, mark_dag_poked,
 from longshore.activities.database import Database
 from longshore.activities.pokes import mark_array_poked
 from longshore.activities.signals import Signals
-from longshore.models.dag import Condition, DagSpec, Join
+from longshore.models.dag import DagSpec, Join
+from longshore.models.dag_edges import Condition
 from longshore.models.dag_view import StepState
 from longshore.models.elements import ElementState
 from longshore.scheduling.dag import EdgeState, Elements, Graph, edge_state, joined, others_of

@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from longshore.client.array_table import read_table
 from longshore.client.code_options import with_folder
 from longshore.models.array import MOST_ELEMENTS, ArraySpec
-from longshore.models.dag import After, DagSpec, Edge, Names
+from longshore.models.dag import DagSpec
+from longshore.models.dag_edges import After, Edge, Names
 from longshore.models.data import job_of
 from longshore.models.document import load_document, read_document, read_stdin
 from longshore.models.errors import SpecError

@@ -1,7 +1,8 @@
 """A DAG as a Mermaid flow chart."""
 
 from longshore.client.dag_view import job_state
-from longshore.models.dag import Condition, Edge, Join
+from longshore.models.dag import Join
+from longshore.models.dag_edges import Condition, Edge
 from longshore.models.dag_view import DagJobView, DagView, StepState
 from longshore.models.job_status import JobState
 

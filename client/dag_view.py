@@ -18,7 +18,8 @@ from longshore.client.terminal import (
     width_of_ids,
 )
 from longshore.client.words import SIMULATED
-from longshore.models.dag import Condition, Edge, Join
+from longshore.models.dag import Join
+from longshore.models.dag_edges import Condition, Edge
 from longshore.models.dag_view import DagJobView, DagState, DagSummary, DagView, StepState
 from longshore.models.job_status import JobState
 from longshore.models.text import ago, count, format_dollars, span

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import fmean
 
-from longshore.models.dag import Edge
+from longshore.models.dag_edges import Edge
 from longshore.models.dag_view import DagJobView
 
 WIDTH, HEIGHT = 150, 34

@@ -9,7 +9,8 @@ from longshore.console.dag_layout import HEIGHT, WIDTH, Line, layout
 from longshore.console.escaping import escape
 from longshore.console.formats import with_code
 from longshore.console.parts import cell, chip, facts, number, table, when
-from longshore.models.dag import Condition, Extra, Join
+from longshore.models.dag import Join
+from longshore.models.dag_edges import Condition, Extra
 from longshore.models.dag_view import DagJobView, DagSummary, DagView
 from longshore.models.elements import ElementState
 from longshore.models.text import amount, count, span

@@ -12,7 +12,8 @@ TYPE_CHECKING = False  # that of `typing` costs each process of a node 7 ms
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
     from longshore.client.process import leave
-    from longshore.models.dag import Condition, DagJob, DagSpec, Edge, Extra, Join
+    from longshore.models.dag import DagJob, DagSpec, Join
+    from longshore.models.dag_edges import Condition, Edge, Extra
     from longshore.models.dag_view import DagState, DagSubmission, DagView
     from longshore.models.elements import ElementState
     from longshore.models.errors import (
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
 _HOMES = {
     "Longshore": "longshore.client.api",
     "leave": "longshore.client.process",
-    "Condition": "longshore.models.dag",
+    "Condition": "longshore.models.dag_edges",
     "DagJob": "longshore.models.dag",
     "DagSpec": "longshore.models.dag",
-    "Edge": "longshore.models.dag",
-    "Extra": "longshore.models.dag",
+    "Edge": "longshore.models.dag_edges",
+    "Extra": "longshore.models.dag_edges",
     "Join": "longshore.models.dag",
     "DagState": "longshore.models.dag_view",
     "DagSubmission": "longshore.models.dag_view",

@@ -6,7 +6,8 @@ from enum import StrEnum
 from pydantic import Field
 
 from longshore.models.base import Instant, Reason, Wire
-from longshore.models.dag import Edge, Join, OnFailure
+from longshore.models.dag import Join, OnFailure
+from longshore.models.dag_edges import Edge
 from longshore.models.elements import ElementState
 from longshore.models.job_status import JobState
 from longshore.models.retry import FailureClass

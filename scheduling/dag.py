@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from longshore.models.dag import Condition, DagJob, DagSpec, Edge, Extra, Join, OnFailure
+from longshore.models.dag import DagJob, DagSpec, Join, OnFailure
+from longshore.models.dag_edges import Condition, Edge, Extra
 from longshore.models.dag_view import DagState, StepState
 from longshore.models.text import count
 

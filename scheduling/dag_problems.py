@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from longshore.models.dag import Condition
+from longshore.models.dag_edges import Condition
 from longshore.scheduling.dag import Edges
 from longshore.scheduling.dag_cycles import cycles
 

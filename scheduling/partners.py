@@ -6,7 +6,8 @@ from enum import Enum
 from functools import lru_cache
 
 from longshore.models.array import ArraySpec, IndexRange, expanded, ranges_text
-from longshore.models.dag import DagSpec, Extra, Join
+from longshore.models.dag import DagSpec, Join
+from longshore.models.dag_edges import Extra
 from longshore.models.elements import ElementState
 from longshore.scheduling.dag import EdgeState, Elements, Graph, joined, partners_of
 

@@ -13,7 +13,8 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.activities.queue_rows import ensure_pool
 from longshore.models.array_messages import ClaimReply
-from longshore.models.dag import Condition, DagSpec, Extra, Join
+from longshore.models.dag import DagSpec, Join
+from longshore.models.dag_edges import Condition, Extra
 from longshore.models.elements import ElementState
 from tests.support.partners import PartnerWorld, report_of
 

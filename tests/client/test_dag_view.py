@@ -10,7 +10,8 @@ from rich.console import Console, RenderableType
 from longshore.client.dag_mermaid import mermaid
 from longshore.client.dag_view import change_lines, dag_screen, told, tree_table
 from longshore.console.dags_view import drawing_html, jobs_html
-from longshore.models.dag import Edge, Join, OnFailure
+from longshore.models.dag import Join, OnFailure
+from longshore.models.dag_edges import Edge
 from longshore.models.dag_view import DagJobView, DagState, DagView, StepState
 from longshore.models.job_status import JobState
 

@@ -17,7 +17,8 @@ from longshore.console.dags_view import (
     legend_html,
     list_html,
 )
-from longshore.models.dag import Edge, Join, OnFailure
+from longshore.models.dag import Join, OnFailure
+from longshore.models.dag_edges import Edge
 from longshore.models.dag_view import DagJobView, DagState, DagView, StepAttempt, StepState
 from longshore.models.elements import ElementState
 from longshore.models.job_status import JobState

@@ -10,7 +10,8 @@ import yaml
 from longshore.client.dag_file import read_dag
 from longshore.models.bounds import json_bytes
 from longshore.models.code import Code
-from longshore.models.dag import Condition, DagJob, DagSpec, Edge, Join
+from longshore.models.dag import DagJob, DagSpec, Join
+from longshore.models.dag_edges import Condition, Edge
 from longshore.models.dag_messages import DagInput
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.models.dag import Condition, DagSpec, Edge, Join, OnFailure
+from longshore.models.dag import DagSpec, Join, OnFailure
+from longshore.models.dag_edges import Condition, Edge
 from longshore.models.dag_view import DagState, StepState
 from longshore.scheduling.dag import (
     DagPlan,

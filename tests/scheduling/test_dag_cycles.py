@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.models.dag import Edge
+from longshore.models.dag_edges import Edge
 from longshore.scheduling.dag_cycles import cycles
 from longshore.scheduling.dag_problems import problems
 

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from longshore.models.dag import Condition, DagSpec, Edge, Join, OnFailure
+from longshore.models.dag import DagSpec, Join, OnFailure
+from longshore.models.dag_edges import Condition, Edge
 from longshore.models.dag_view import DagState, StepState
 from longshore.models.elements import ElementState
 from longshore.models.job_status import JobState
