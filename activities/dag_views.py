@@ -300,7 +300,16 @@ _STEP = """
 
 _OUTPUT = "SELECT content FROM outputs WHERE job_id = :id"
 
-_JOBS_OF_ALL = """
+ON_SIMULATED = """(
+    EXISTS (SELECT FROM placements p JOIN nodes n ON n.id = p.node_id
+             WHERE p.job_id = j.id AND n.simulated)
+    OR EXISTS (SELECT FROM array_slots s JOIN placements p ON p.job_id = s.job_id
+                 JOIN nodes n ON n.id = p.node_id
+                WHERE s.array_id = j.id AND n.simulated))
+"""
+"""Whether job `j` runs, or ran, on simulated GPUs."""
+
+_JOBS_OF_ALL = f"""
     SELECT d.dag_id, d.state, j.end_state, j.attempts,
            CASE WHEN j.id IS NULL OR j.ended_at IS NOT NULL THEN NULL
                 WHEN EXISTS (SELECT FROM placements p
@@ -314,11 +323,7 @@ _JOBS_OF_ALL = """
                 THEN 'RUNNING'
                 WHEN a.id IS NOT NULL OR q.job_id IS NOT NULL THEN 'QUEUED'
                 ELSE 'RETRYING' END AS live,
-           EXISTS (SELECT FROM placements p JOIN nodes n ON n.id = p.node_id
-                    WHERE p.job_id = j.id AND n.simulated)
-           OR EXISTS (SELECT FROM array_slots s JOIN placements p ON p.job_id = s.job_id
-                        JOIN nodes n ON n.id = p.node_id
-                       WHERE s.array_id = j.id AND n.simulated) AS simulated
+           {ON_SIMULATED} AS simulated
       FROM dag_jobs d LEFT JOIN jobs j ON j.id = d.job_id
       LEFT JOIN arrays a ON a.id = j.id AND j.ended_at IS NULL
       LEFT JOIN queue q ON q.job_id = j.id

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from sqlalchemy import text
 
+from longshore.activities.dag_views import ON_SIMULATED
 from longshore.activities.database import Database
 from longshore.activities.views import Views
 from longshore.models.dag_view import DagState
@@ -22,6 +23,8 @@ class RecordedRun:
     reason: str
     submitted_at: datetime
     ended_at: datetime | None
+    simulated: bool
+    """It runs, or ran, on simulated GPUs."""
 
 
 class ScheduleViews:
@@ -39,7 +42,7 @@ class ScheduleViews:
             return tuple(
                 RecordedRun(
                     job.id, job.state.value, job.state.ended, job.reason, job.submitted_at,
-                    job.ended_at,
+                    job.ended_at, job.simulated,
                 )
                 for job in jobs
             )  # fmt: skip
@@ -48,10 +51,15 @@ class ScheduleViews:
             return tuple(
                 RecordedRun(
                     row.id, row.state, DagState(row.state).ended, row.message, row.submitted_at,
-                    row.ended_at,
+                    row.ended_at, row.simulated,
                 )
                 for row in rows
             )  # fmt: skip
 
 
-_DAGS = "SELECT id, state, message, submitted_at, ended_at FROM dags WHERE id = ANY (:ids)"
+_DAGS = f"""
+    SELECT d.id, d.state, d.message, d.submitted_at, d.ended_at,
+           EXISTS (SELECT FROM dag_jobs s JOIN jobs j ON j.id = s.job_id
+                    WHERE s.dag_id = d.id AND {ON_SIMULATED}) AS simulated
+      FROM dags d WHERE d.id = ANY (:ids)
+"""

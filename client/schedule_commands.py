@@ -8,7 +8,17 @@ import typer
 
 from longshore.client.calls import call
 from longshore.client.code_options import INCLUDE, NO_UPLOAD, with_code
-from longshore.client.terminal import JSON, note, now, out, print_json, say, show, warn
+from longshore.client.terminal import (
+    JSON,
+    note,
+    note_simulated,
+    now,
+    out,
+    print_json,
+    say,
+    show,
+    warn,
+)
 from longshore.models.errors import SpecError
 from longshore.models.schedule import (
     CATCH_UP,
@@ -182,6 +192,7 @@ def list_schedules(as_json: JSON = False) -> None:
             "No schedule. Make one: longshore schedule create NAME FILE --cron '0 2 * * *'"
         )
     show(schedules_table(found, now(), out().width))
+    note_simulated(any(each.simulated for each in found))
     return None
 
 
@@ -205,6 +216,7 @@ def show_schedule(
     if as_json:
         return print_json({**found.model_dump(mode="json"), "spec": given} if spec else found)
     show(schedule_screen(found, now()))
+    note_simulated(found.simulated)
     if given is not None:
         import yaml
 

@@ -42,5 +42,5 @@ def _run(
         )  # fmt: skip
     return ScheduleRun(
         at=action.at, id=found.id, state=found.state, ended=found.ended, reason=found.reason,
-        started_at=action.started_at, ended_at=found.ended_at,
+        started_at=action.started_at, ended_at=found.ended_at, simulated=found.simulated,
     )  # fmt: skip

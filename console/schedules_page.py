@@ -8,7 +8,7 @@ from starlette.requests import Request
 from longshore.console import schedules_view as view
 from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
-from longshore.console.layout import Card, frame
+from longshore.console.layout import Badge, Card, frame
 from longshore.console.live import follow
 from longshore.console.parts import READING, empty, no_answer, updated
 from longshore.models.errors import LongshoreError, NotFoundError
@@ -21,20 +21,20 @@ def add(fleet: Fleet) -> None:
 
     @ui.page(PATH, title="Schedules · Longshore")
     def schedules(request: Request) -> None:
-        with frame(PATH, request):
-            SchedulesPage(fleet)
+        with frame(PATH, request) as badge:
+            SchedulesPage(fleet, badge)
 
     @ui.page(PATH + "/{name}", title="Schedule · Longshore")
     def schedule(request: Request, name: str) -> None:
-        with frame(PATH, request):
-            SchedulePage(fleet, name)
+        with frame(PATH, request) as badge:
+            SchedulePage(fleet, badge, name)
 
 
 class SchedulesPage:
     """All schedules by name."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, badge: Badge) -> None:
+        self._fleet, self._badge = fleet, badge
         with ui.element("div").classes("title"):
             ui.html("<h1>Schedules</h1>", sanitize=False)
             self._live = ui.html("", sanitize=False).classes("live")
@@ -54,14 +54,15 @@ class SchedulesPage:
             return
         now = datetime.now(UTC)
         self._live.content = updated(now)
+        self._badge.show(any(each.simulated for each in found), "Simulated GPUs")
         self._list.content = view.list_html(found, now) if found else _NOTHING
 
 
 class SchedulePage:
     """One schedule: its next times and its last runs."""
 
-    def __init__(self, fleet: Fleet, name: str) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, badge: Badge, name: str) -> None:
+        self._fleet, self._badge = fleet, badge
         self._name = name.replace("\0", "")
         ui.html(f'<a class="back" href="{PATH}">All schedules</a>', sanitize=False)
         with ui.element("div").classes("title"):
@@ -95,6 +96,7 @@ class SchedulePage:
         else:
             now = datetime.now(UTC)
             self._live.content = updated(now)
+            self._badge.show(found.simulated, "Simulated GPUs")
             paused = ' <span class="state ending">paused</span>' if found.paused else ""
             self._title.content = f"<h1>{escape(found.name)}{paused}</h1>"
             self._head.content = view.head_html(found)

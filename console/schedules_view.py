@@ -53,7 +53,7 @@ def head_html(schedule: ScheduleView) -> str:
         ("Overlap", escape(schedule.overlap.value)),
         ("Catch-up", format_duration(schedule.catch_up)),
         ("Tenant", escape(schedule.tenant)),
-        ("Created", f"{when(schedule.created_at)} UTC"),
+        ("Created (UTC)", when(schedule.created_at)),
         ("Runs", escape(counts(schedule))),
     ]
     if schedule.owner:

@@ -111,7 +111,7 @@ def head_html(service: ServiceView) -> str:
         ("Surge", str(spec.surge)),
         ("Unavailable", str(spec.unavailable)),
         ("Drain", format_duration(spec.drain)),
-        ("Changed", f"{when(service.updated_at)} UTC"),
+        ("Changed (UTC)", when(service.updated_at)),
     ]
     said = f'<p class="reason lines">{escape(service.message)}</p>' if service.message else ""
     return facts(pairs) + said

@@ -105,6 +105,8 @@ class ScheduleRun(Wire):
     started_at: Instant
     """When the server started it."""
     ended_at: Instant | None = None
+    simulated: bool = False
+    """It runs, or ran, on simulated GPUs."""
 
 
 class ScheduleView(Wire):
@@ -146,6 +148,11 @@ class ScheduleView(Wire):
     @property
     def running(self) -> tuple[ScheduleRun, ...]:
         return tuple(run for run in self.runs if not run.ended)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any of its last runs is on simulated GPUs."""
+        return any(run.simulated for run in self.runs)
 
     @property
     def never_succeeds(self) -> bool:

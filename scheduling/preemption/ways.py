@@ -115,10 +115,9 @@ def refused(
     """
     if candidates:
         may = count(candidates, "running job")
-        reason = (
-            f"it would not fit without the {may} that may be stopped, at most "
-            f"{policy.max_victims} at a time"
-        )
+        most = policy.max_victims
+        bound = f", {most} at a time at most" if candidates > most else ""
+        reason = f"there would be no room for it if the {may} that may be stopped left{bound}"
     elif rejected:
         kinds = Counter(_kind(one.reason) for one in rejected)
         told = "; ".join(f"{number} {kind}" for kind, number in kinds.most_common(_MOST_NAMED))

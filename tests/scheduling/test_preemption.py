@@ -110,6 +110,17 @@ def test_who_keeps_its_gpus(fields: dict[str, object], reason: str) -> None:
     assert plan.rejected_count == 1
 
 
+@pytest.mark.parametrize(("most", "bound"), [(2, ""), (1, ", 1 at a time at most")])
+def test_where_those_who_may_be_stopped_make_no_room_it_says_so(most: int, bound: str) -> None:
+    low = [a_work(f"low-{gpu}", {"node-a": [gpu]}, checkpoint=saved(MINUTE)) for gpu in (0, 1)]
+    high = a_work("high", {"node-a": range(2, 8)}, priority=9)
+    rules = RULES.model_copy(update={"max_victims": most})
+    plan = planned(a_job("urgent", 8, priority=9), [*low, high], rules=rules)
+    assert plan.reason == (
+        f"there would be no room for it if the 2 running jobs that may be stopped left{bound}"
+    )
+
+
 @pytest.mark.parametrize(
     ("fields", "until"),
     [

@@ -56,6 +56,7 @@ async def test_a_trigger_runs_the_job_under_an_id_of_ours_and_tells_its_end(
     found = await comes_to(longshore, name, "SUCCEEDED")
     (run,) = found.runs
     assert (run.id, run.ended, found.started) == (triggered.id, True, 1)
+    assert found.simulated
     assert run.id == run_id(name, run.at)
     starter = temporal.get_workflow_handle_for(
         ScheduleRunWorkflow.run, f"schedule-{name}-{run.at:%FT%TZ}"
@@ -159,6 +160,7 @@ async def test_a_schedule_starts_a_dag(
     await node.end(f"{dag_id}.b", report=USER_ERROR)
     found = await comes_to(longshore, pool, "FAILED")
     assert (found.runs[0].id, found.runs[0].reason, found.what) == (dag_id, "b failed", "line")
+    assert found.simulated
     assert [(at.hour - 1) % 6 for at in found.next] == [0] * 10
 
 
