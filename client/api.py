@@ -28,6 +28,7 @@ from longshore.client.arrays import ArrayControl
 from longshore.client.budgets import BudgetControl
 from longshore.client.code_submit import CodeStorer
 from longshore.client.connection import connect
+from longshore.client.data_urls import urls_without_host
 from longshore.client.errors import as_ours
 from longshore.client.forecast import forecast_of_submit
 from longshore.client.funding_reading import FundingReading
@@ -128,7 +129,8 @@ class Longshore(
         """
         job = job_input(spec, key=key, held=held)
         many = too_many(spec.array, self.settings.most_array_elements) if spec.array else ""
-        if wrong := (*job.refused, *filter(None, (spec.too_large, many))):
+        odd = urls_without_host(spec)
+        if wrong := (*job.refused, *odd, *filter(None, (spec.too_large, many))):
             raise SpecError(f"job {spec.name}", wrong)
         late = deadlines_in_vain(spec, datetime.now(UTC))
         if late and not (key and await self._was_taken(new_job_id(spec, key))):

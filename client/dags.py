@@ -21,6 +21,7 @@ from longshore.activities.dag_views import DagViews
 from longshore.activities.job_starts import dag_at_submit, digest_of, summary_of_dag
 from longshore.client.code_submit import CodeStorer
 from longshore.client.dag_file import array_problems, graph_problems
+from longshore.client.data_urls import urls_without_host
 from longshore.client.errors import as_ours
 from longshore.client.no_record import newest_running
 from longshore.client.reconnecting import Reconnecting
@@ -274,7 +275,9 @@ class DagControl(Reconnecting):
         most = self.settings.most_array_elements
         arrays = [(name, job.array) for name, job in spec.jobs.items() if job.array is not None]
         many = [f"jobs.{name}: {why}" for name, array in arrays if (why := too_many(array, most))]
-        return [*map(str, found), *many, *filter(None, (spec.too_large,))]
+        return [
+            *map(str, found), *many, *urls_without_host(spec), *filter(None, (spec.too_large,)),
+        ]  # fmt: skip
 
     async def _stored_spec(self, dag_id: str) -> DagSpec | None:
         with contextlib.suppress(NotFoundError, UnavailableError):

@@ -17,6 +17,7 @@ from temporalio.service import RPCError
 
 from longshore.activities.schedule_views import ScheduleViews
 from longshore.client.code_submit import CodeStorer, hold_for_schedule
+from longshore.client.data_urls import urls_without_host
 from longshore.client.schedule_checks import long_ids, look_at_times, refused_spec
 from longshore.client.schedule_reading import ScheduleReading
 from longshore.client.schedule_server import (
@@ -230,7 +231,7 @@ class ScheduleControl(ScheduleReading):
         self, name: str, spec: JobSpec | DagSpec, times: ScheduleTimes, catch_up: timedelta
     ) -> None:
         """Raise SpecError with all that is wrong."""
-        wrong = [*refusals(times), *filter(None, (spec.too_large,))]
+        wrong = [*refusals(times), *urls_without_host(spec), *filter(None, (spec.too_large,))]
         wrong += deadlines_in_vain(spec, datetime.now(UTC))
         try:
             _NAME.validate_python(name)

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from longshore.models.base import JOB_ID, Frozen, Instant, Wire
-from longshore.models.bounds import Most, is_taken
+from longshore.models.bounds import Most, is_given
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.units import GB, format_bytes, parse_gb
 from longshore.models.visible import brief, shown
@@ -122,7 +122,7 @@ def _set_of(value: object, handler: ValidatorFunctionWrapHandler) -> DataSet:
 
 def _with_a_place(data: DataSet, info: ValidationInfo) -> DataSet:
     refuse(list(_mistakes(data)))
-    if data.source is not None and not is_taken(info) and (why := why_no_host(data.source)):
+    if data.source is not None and is_given(info) and (why := why_no_host(data.source)):
         refuse([Mistake(("from",), why)])
     return data
 
@@ -162,12 +162,14 @@ def why_not_fetched(url: str, instead: str) -> Iterator[str]:
 def why_no_host(url: str) -> str:
     """Return why a URL over HTTP names no host; "" where it names one. Jobs of before may have
     such a URL: nothing can be fetched from there."""
-    if url.startswith(("http:", "https:")):
-        try:
-            urlsplit(url)
-        except ValueError as error:
-            return f"{brief(url)} is no URL: {error}"
-    return ""
+    if not url.startswith(("http:", "https:")):
+        return ""
+    try:
+        split = urlsplit(url)
+        split.port  # noqa: B018 (it is read for what it raises)
+    except ValueError as error:
+        return f"{brief(url)} is no URL: {error}"
+    return "" if split.hostname else f"{brief(url)} names no host"
 
 
 DataField = Annotated[

@@ -7,7 +7,9 @@ import pytest
 from temporalio.client import Client
 
 from longshore.client.api import Longshore
+from longshore.models.dag import DagSpec
 from longshore.models.errors import SpecError
+from longshore.models.schedule import ScheduleTimes
 from longshore.models.settings import Settings
 from longshore.workers.stack import Stack
 from tests.client.conftest import Command, Ran
@@ -153,3 +155,24 @@ async def test_without_the_database_it_is_submitted(
         assert "max_gpus: it asks for 7" in result.message, "and its queue refuses it"
     finally:
         await api.close()
+
+
+async def test_a_url_without_a_host_that_a_program_gives(
+    settings: Settings, temporal: Client, pool: str
+) -> None:
+    api = Longshore(temporal, settings)
+    job = a_spec(pool, data={"set": "http://[abc/x"})
+    said = r"data\.set\.from: http://\[abc/x is no URL"
+    with pytest.raises(SpecError, match=said):
+        await api.submit(job)
+    dag = DagSpec.model_validate(
+        {
+            "name": pool,
+            "pool": pool,
+            "jobs": {"one": {"command": "x", "data": {"set": "http://[abc/x"}}},
+        }
+    )
+    with pytest.raises(SpecError, match=rf"jobs\.one\.{said}"):
+        await api.submit_dag(dag)
+    with pytest.raises(SpecError, match=said):
+        await api.create_schedule(pool, job, ScheduleTimes(cron=("30 2 * * *",)))

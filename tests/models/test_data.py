@@ -1,14 +1,19 @@
 """Data sets in a job file: what may stand there, how it travels, what is refused."""
 
+import json
 from typing import Any
 
 import pytest
 
+from longshore.activities.dag_rows import stored_dag
+from longshore.models.dag import DagSpec
+from longshore.models.dag_messages import DagInput
 from longshore.models.data import DataSet, variable_of
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
+from longshore.models.schedule_messages import ScheduleRunInput
 from tests.support.packing import NOW
 
 
@@ -69,6 +74,11 @@ def test_a_variable_has_letters_digits_and_underscores():
         ("{a: job://x}", "job://x is no place of these"),
         ("{a: 'http://[abc/x'}", "data.a.from: http://[abc/x is no URL: Invalid IPv6 URL"),
         ("{a: 'http://a]b/'}", "data.a.from: http://a]b/ is no URL: Invalid IPv6 URL"),
+        ("{a: 'http:///x'}", "data.a.from: http:///x names no host"),
+        ("{a: 'https://?x'}", "data.a.from: https://?x names no host"),
+        ("{a: 'http://:80/x'}", "data.a.from: http://:80/x names no host"),
+        ("{a: 'http://h:99999/x'}", "data.a.from: http://h:99999/x is no URL: Port out of range"),
+        ("{a: 'http://h:abc/x'}", "data.a.from: http://h:abc/x is no URL: Port could not be cast"),
         ("{a: 's3://user:word@sets/x'}", "may hold no user or password"),
         ("{a: {size: 1GB, start_at: 80%}}", "data.a.start_at: is for data that nodes fetch"),
         ("{a: {size: 1GB, sticky: true}}", "data.a.sticky: is for data that nodes fetch"),
@@ -97,6 +107,18 @@ def test_what_is_wrong_is_told_with_field_and_line(data: str, said: str):
 def test_a_job_that_was_taken_with_what_is_no_url_is_read():
     given: dict[str, Any] = {"name": "a", "command": "x", "data": {"a": "http://[abc/x"}}
     assert JobSpec.as_known(given).data["a"].source == "http://[abc/x"
+
+
+def test_histories_and_rows_of_dags_and_schedules_with_what_is_no_url_are_read():
+    job: dict[str, Any] = {"name": "a", "command": "x", "data": {"a": "http://[abc/x"}}
+    dag = {"name": "d", "jobs": {"a": {"command": "x", "data": {"a": "http://[abc/x"}}}}
+    stored = stored_dag("d-1", DagSpec.model_validate(dag).model_dump(mode="json"))
+    assert stored.jobs["a"].spec.data["a"].source == "http://[abc/x"
+    for given in ({"job": job}, {"dag": dag}):
+        read = ScheduleRunInput.model_validate_json(json.dumps({"schedule": "s", **given}))
+        assert read.spec.name in ("a", "d")
+    read = DagInput.model_validate_json(json.dumps({"spec": dag}))
+    assert read.spec == DagSpec.model_validate(dag)
 
 
 @pytest.mark.parametrize("name", ["a/b", "dir", ".a"])
