@@ -202,8 +202,9 @@ class DataCache(DataOnDisk):
             try:
                 listing = source.look()
             except (SourceError, StoreError) as error:
-                if tries == TRIES:
-                    is_away = not isinstance(error, (SourceError, OwnAddressError))
+                is_refused = isinstance(error, OwnAddressError)
+                if tries == TRIES or is_refused:
+                    is_away = not (is_refused or isinstance(error, SourceError))
                     if (here := self.last_whole(tenant, url) if is_away else None) is None:
                         raise
                     _log.warning("%s: what was fetched before is used", error)
