@@ -72,6 +72,27 @@ async def test_a_source_that_is_slow_holds_up_no_other(tmp_path: Path):
     assert held.files_here == 2 * data_cache.AT_ONCE
 
 
+async def test_jobs_that_come_and_go_take_no_more_threads_than_those_that_stay(tmp_path: Path):
+    """What a thread reads ends some time after nobody wants it any more."""
+    names = [f"{number}.csv" for number in range(5 * data_cache.AT_ONCE)]
+    for name in names:
+        (tmp_path / name).write_text("1")
+    cache, before = DataCache(tmp_path / "cache"), {*threading.enumerate()}
+    with serving(tmp_path) as slow:
+        slow.held_back = {*names}
+        for name in names:
+            fetch = await asyncio.to_thread(wanting(cache), "alice", f"{slow.url}{name}")
+            asked = 2 * data_cache.AT_ONCE
+            await eventually(lambda name=name: name in slow.asked or len(slow.asked) == asked)
+            for token in [*fetch.wants]:
+                cache.leave(fetch, token)
+        new = [each for each in {*threading.enumerate()} - before if each.name == "data"]
+        assert len(new) <= 2 * data_cache.AT_ONCE
+        held = await asyncio.to_thread(wanting(cache), "alice", f"{slow.url}0.csv")
+        slow.open.set()
+        await eventually(held.done.is_set)
+
+
 async def test_a_source_that_is_listed_slowly_holds_up_no_other_tenant(tmp_path: Path):
     """The 16 threads in which they were listed bring the code of jobs, too."""
     (tmp_path / "source").mkdir()
