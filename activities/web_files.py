@@ -10,7 +10,7 @@ from typing import Any
 
 from longshore.activities.index_pages import links_below, page_named, refused_page, text_of
 from longshore.activities.node.system import boot_clock
-from longshore.activities.own_link import may_read_here, session_to_others
+from longshore.activities.own_link import session_to_others
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import StoreError
 
@@ -68,19 +68,17 @@ class Stream:
         self._loop.call_soon_threadsafe(self._answer.close)
 
 
-def connect_web(url: str, *, total: float | None, for_image: bool = False) -> tuple[Any, str]:
+def connect_web(url: str, *, total: float | None, here: bool) -> tuple[Any, str]:
     """Return the file system of a URL of HTTP, and its path there; `total` are the seconds of each
-    request with its content. It connects to no address that `own_link` keeps from it. It blocks.
-
-    Raises StoreError where it is no URL.
-    """
+    request with its content. It connects to no address that `own_link` keeps from it, `here` as
+    `may_read_here` has it."""
     from aiohttp import ClientTimeout  # 0.1 s of each start, and few need it
 
     client = {
         "timeout": ClientTimeout(total=total, sock_connect=SILENT / 2, sock_read=SILENT),
         # What is packed could be of any size once it is unpacked.
         "headers": {"Accept-Encoding": "identity"},
-        "here": may_read_here(url, for_image=for_image),
+        "here": here,
     }
     fs = web_files()(use_listings_cache=False, client_kwargs=client, get_client=session_to_others)
     return fs, url.rstrip("/")

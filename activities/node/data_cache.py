@@ -207,7 +207,7 @@ class DataCache(DataOnDisk):
                 is_refused = isinstance(error, OwnAddressError)
                 if tries == TRIES or is_refused:
                     is_away = not (is_refused or isinstance(error, SourceError))
-                    if (here := self.last_whole(tenant, url) if is_away else None) is None:
+                    if (here := self.last_whole(tenant, source) if is_away else None) is None:
                         raise
                     _log.warning("%s: what was fetched before is used", error)
                     return source, here
@@ -267,7 +267,7 @@ class DataCache(DataOnDisk):
             put_local(fetch.state / "listing", paths.encode(errors="surrogateescape"))
             kept = read_set(fetch.state / "set.json")
             content = {"name": name, "source": listing.source, "total": listing.total,
-                       "files": len(listing.files),
+                       "files": len(listing.files), "place": listing.place,
                        "sticky": data.sticky or bool(kept.get("sticky"))}  # fmt: skip
             put_local(fetch.state / "set.json", json.dumps(content).encode())
             whole = (fetch.state / "complete").exists()

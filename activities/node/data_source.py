@@ -17,6 +17,7 @@ from typing import IO, Any, Protocol
 from longshore.activities.node.source_links import MOST_FILES, with_linked
 from longshore.activities.node.source_walk import files_below, infos_of
 from longshore.activities.node.system import boot_clock
+from longshore.activities.own_link import may_read_here
 from longshore.activities.storage import SourceError, connect, is_local, speaking, why_away
 from longshore.activities.web_files import Look, connect_web
 from longshore.models.addresses import file_name, unquoted, without_secrets
@@ -64,6 +65,8 @@ class Listing:
     files: tuple[SourceFile, ...]
     known_as: str = ""
     """Its digest where the source itself was not asked for it."""
+    place: str = ""
+    """As its source has it."""
 
     @property
     def digest(self) -> str:
@@ -71,6 +74,8 @@ class Listing:
         if self.known_as:
             return self.known_as
         hashed = hashlib.sha256(self.source.encode())
+        if self.place:
+            hashed.update(f"\0{self.place}".encode(errors="surrogateescape"))
         for file in self.files:
             hashed.update(f"\n{file.path}\0{file.size}\0{file.tag}".encode(errors="replace"))
         return hashed.hexdigest()[:16]
@@ -90,6 +95,12 @@ class Source(Protocol):
     @property
     def local(self) -> Path | None:
         """The path on this machine, without the links that were there; None of another source."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where its URL leads, of what not every job may have: the path of this machine behind
+        links, or that it may be the machine itself. Empty of what the URL alone says."""
         ...
 
     def overlaps(self, store: str) -> bool:
@@ -121,14 +132,19 @@ class DataSource:
         self._is_http = url.startswith(("http:", "https:"))
         if self._is_http:
             # Files of any size: `read` sees to how fast they come.
-            self._fs, self._root = connect_web(url, total=None, for_image=for_image)
+            here = may_read_here(url, for_image=for_image)
+            self._fs, self._root = connect_web(url, total=None, here=here)
+            self.place = "here" if here else ""
         else:
             try:
                 self._fs, self._root = connect(url)
             except StoreError as error:
                 raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
+            self.place = ""
         self.local = Path(os.path.realpath(self._root)) if is_local(self._fs) else None
         """The path on this machine, without the links that were there; None of another source."""
+        if self.local is not None and str(self.local) != os.path.abspath(self._root):  # noqa: PTH100 (a Path keeps a `..`)
+            self.place = str(self.local)
 
     def overlaps(self, store: str) -> bool:
         """Return whether a store lies in this source, or the source in it. Raises StoreError."""
@@ -157,7 +173,8 @@ class DataSource:
             raise self._too_many()
         sums = self._sums(files, look)
         files = [_with_sum(file, sums) for file in files]
-        return Listing(self.url, tuple(sorted(files, key=lambda file: file.path)))
+        found = tuple(sorted(files, key=lambda file: file.path))
+        return Listing(self.url, found, place=self.place)
 
     def read(self, file: SourceFile) -> Iterator[bytes]:
         """Read a file piece by piece. Raises StoreError, and SourceError for what leads out."""

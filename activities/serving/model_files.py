@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from longshore.activities.own_link import may_read_here
 from longshore.activities.serving.gguf import MOST_TENSORS, NotGGUFError, read_header
 from longshore.activities.storage import address, connect, is_local, speaking, why_away
 from longshore.activities.web_files import connect_web
@@ -89,7 +90,8 @@ def connect_model(url: str, *, whole: bool = False) -> tuple[Any, str]:
     as data may.
     """
     if url.startswith(("http:", "https:")):
-        return connect_web(url, total=_PIECE_WITHIN if whole else _ANSWERS_WITHIN)
+        within = _PIECE_WITHIN if whole else _ANSWERS_WITHIN
+        return connect_web(url, total=within, here=may_read_here(url))
     try:
         return connect(url)
     except StoreError as error:

@@ -1,6 +1,7 @@
 """How files of data sets behind HTTP are named on the node, and that their digests are found."""
 
 import hashlib
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -246,3 +247,38 @@ async def test_links_whose_decoded_name_leads_elsewhere_are_refused(served: Serv
     (served.folder / "index.html").write_text(f'<a href="{link}">x</a>')
     with pytest.raises(SourceError, match="whose name no node can give"):
         paths_of(served.url)
+
+
+async def test_a_job_in_an_image_gets_nothing_that_a_job_without_one_had_of_the_machine(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What a name, or a link, leads to can be another thing by then, or away."""
+    monkeypatch.setattr(data_cache, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(data_cache, "_LISTED_FOR", 0)
+    cache, never, allowed = DataCache(tmp_path / "cache"), threading.Event(), tmp_path / "allowed"
+    (served.folder / "a.csv").write_text("secret")
+    allowed.mkdir()
+    link = allowed / "link"
+    link.symlink_to(served.folder)
+
+    def want(url: str, within: Sequence[Path] | None) -> Fetch:
+        data = DataSet.model_validate({"from": url})
+        fetch = cache.want("alice", "d", data, object(), Wanted("", 0), never, within)
+        assert fetch.done.wait(10)
+        return fetch
+
+    by_link, by_name = want(f"{link.as_uri()}/", None), want(served.url, None)
+    assert (by_link.folder / "a.csv").read_text() == "secret"
+    link.unlink()
+    shutil.copytree(served.folder, link)  # with the same time
+    assert want(f"{link.as_uri()}/", [allowed]).folder != by_link.folder
+    shutil.rmtree(link)
+    link.write_text("")
+    monkeypatch.setattr(data_cache, "is_own_machine", lambda host: False)
+    monkeypatch.setattr(own_link, "is_of_machine", lambda address: False)
+    assert want(served.url, []).folder != by_name.folder
+    served.away = {"", "a.csv"}
+    assert want(served.url, []).folder != by_name.folder
+    shutil.rmtree(cache.root / "alice" / want(served.url, []).state.name)
+    with pytest.raises(StoreError):
+        want(served.url, [])

@@ -78,16 +78,16 @@ async def test_jobs_that_come_and_go_take_no_more_threads_than_those_that_stay(t
     for name in names:
         (tmp_path / name).write_text("1")
     cache, before = DataCache(tmp_path / "cache"), {*threading.enumerate()}
+    most = 2 * data_cache.AT_ONCE
     with serving(tmp_path) as slow:
         slow.held_back = {*names}
         for name in names:
             fetch = await asyncio.to_thread(wanting(cache), "alice", f"{slow.url}{name}")
-            asked = 2 * data_cache.AT_ONCE
-            await eventually(lambda name=name: name in slow.asked or len(slow.asked) == asked)
+            await eventually(lambda name=name: name in slow.asked or len(slow.asked) == most)
             for token in [*fetch.wants]:
                 cache.leave(fetch, token)
         new = [each for each in {*threading.enumerate()} - before if each.name == "data"]
-        assert len(new) <= 2 * data_cache.AT_ONCE
+        assert len(new) <= most
         held = await asyncio.to_thread(wanting(cache), "alice", f"{slow.url}0.csv")
         slow.open.set()
         await eventually(held.done.is_set)
