@@ -36,7 +36,8 @@ _SILENT = (
 class Database:
     """A pool of connections to the capacity database.
 
-    Every statement runs in a short transaction; nothing waits on a network call inside one.
+    Every statement runs in a short transaction; nothing waits on a network call inside one, but
+    who stores a snapshot, of which the store is to have what is on record.
     """
 
     def __init__(
@@ -64,24 +65,27 @@ class Database:
         return database
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[AsyncConnection]:
-        """Yield a connection in a transaction: committed at the end, rolled back on an error.
+    async def transaction(
+        self, *, longer: timedelta = timedelta(0)
+    ) -> AsyncIterator[AsyncConnection]:
+        """Yield a connection in a transaction: committed at the end, rolled back on an error. It
+        may take `longer` than others where it has to wait for more than the database.
 
         Raises UnavailableError when the server does not answer, or what is needed stays locked
         for longer than the patience; and for a value that it cannot take DataError, of a database
         for people SpecError.
         """
-        watch = _Watch()
+        watch, silence = _Watch(), SILENCE + longer
         try:
             await self._look_at_revision(watch)
             async with self._engine.begin() as connection:
                 if self._patience is not None:
-                    await watch.begin(connection, SILENCE)
+                    await watch.begin(connection, silence)
                     await connection.execute(text(lock_timeout(self._patience)))
                 yield connection
         except OperationalError as error:
             if watch.has_cut:
-                raise UnavailableError(_SILENT.format(SILENCE.total_seconds())) from error
+                raise UnavailableError(_SILENT.format(silence.total_seconds())) from error
             cause = error.orig
             if cause and (getattr(cause, "sqlstate", None) or "").startswith(_LIMITS):
                 raise DataError(error.statement, error.params, cause) from error

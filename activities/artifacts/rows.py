@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.artifacts.outputs import OutputStore
-from longshore.activities.artifacts.store import ArtifactStore
+from longshore.activities.artifacts.store import ArtifactStore, content_of
 from longshore.activities.checkpoints.rows import sweep_checkpoints
 from longshore.activities.database import Database
 from longshore.activities.failpoints import failpoint
@@ -31,6 +31,8 @@ LEASE = timedelta(days=2)
 """How long an upload may take, and then the way from the submit into the queue."""
 SWEEP_EVERY = timedelta(minutes=5)
 _AT_ONCE = 500
+_SLOWEST = 50_000
+"""Bytes a second over which a snapshot is stored at least, before its lock is given up."""
 
 _log = logging.getLogger(__name__)
 
@@ -127,8 +129,10 @@ async def store_snapshot(
         "tenant": tenant, "digest": snapshot.digest, "files": len(snapshot.files),
         "bytes": snapshot.bytes, "lease": LEASE, "objects": sorted(snapshot.objects),
     }  # fmt: skip
+    content = await in_thread(partial(content_of, snapshot))
+    longer = timedelta(seconds=len(content) / _SLOWEST)
     try:
-        async with database.transaction() as connection:
+        async with database.transaction(longer=longer) as connection:
             await connection.execute(text(_LOCK), values)
             if await lease_snapshot(connection, tenant, snapshot.digest):
                 if not anew:
@@ -138,7 +142,7 @@ async def store_snapshot(
                 await connection.execute(text(_RECORD), values)
             await connection.execute(text(_RECORD_OBJECTS), values)
             await failpoint("upload.before-snapshot")
-            await in_thread(lambda: store.put_snapshot(tenant, snapshot))
+            await in_thread(lambda: store.put_snapshot(tenant, snapshot.digest, content))
             await failpoint("upload.before-commit")
     except IntegrityError as error:
         raise StaleError(f"what is stored goes at this moment: {error.orig}") from error

@@ -26,6 +26,11 @@ def object_name(data: bytes) -> str:
     return f"{hashlib.sha256(data).hexdigest()}.{uuid.uuid4().hex[:8]}"
 
 
+def content_of(snapshot: Snapshot) -> bytes:
+    """Return what is stored of a snapshot: about 230 bytes for each file."""
+    return snapshot.model_dump_json(exclude_defaults=True).encode()
+
+
 class ArtifactStore:
     """Artifacts under one fsspec URL. Its methods block, and raise StoreError where the store
     cannot be read or written. Safe to use from threads."""
@@ -49,11 +54,10 @@ class ArtifactStore:
             raise DamagedError(f"the object {name} of {tenant} is damaged")
         return data
 
-    def put_snapshot(self, tenant: str, snapshot: Snapshot) -> None:
-        """Store a snapshot, once its objects are there. A repeat replaces it."""
+    def put_snapshot(self, tenant: str, digest: str, content: bytes) -> None:
+        """Store the `content_of` a snapshot, once its objects are there. A repeat replaces it."""
         with self._speaking("written"):
-            content = snapshot.model_dump_json(exclude_defaults=True).encode()
-            put_whole(self._fs, self._snapshot(tenant, snapshot.digest), content, durable=True)
+            put_whole(self._fs, self._snapshot(tenant, digest), content, durable=True)
 
     def snapshot(self, tenant: str, digest: str) -> Snapshot:
         """Return a snapshot. Raises DamagedError where it has gone or holds something else."""

@@ -56,8 +56,8 @@ from longshore.models.errors import DamagedError, StoreError
 from longshore.scheduling.staging import Wanted, order
 
 AT_ONCE = 4
-"""Files of a node that are on their way at a time; and of data sets of one tenant that have none
-among these, though they keep GPUs waiting."""
+"""Files of a node that are on their way at a time; and of one tenant, in threads of their own,
+of data sets that have none among these, though they keep GPUs waiting."""
 _LOOKS = 4
 """Sources that are looked at for one tenant at a time."""
 FIRST_WAIT = 1.0
@@ -87,6 +87,8 @@ class DataCache(DataOnDisk):
         self._listings: dict[tuple[str, str, bool], tuple[float, Source, Listing]] = {}
         """By tenant, URL, and whether for a job in an image, which may have less."""
         self._threads: list[threading.Thread] = []
+        self._own_threads = Counter[str]()
+        """By tenant those that are of one data set, also once nobody wants that any more."""
         self._looking: dict[str, ThreadPoolExecutor] = {}
 
     # --- who wants what -----------------------------------------------------------------
@@ -202,9 +204,10 @@ class DataCache(DataOnDisk):
             try:
                 listing = source.look()
             except (SourceError, StoreError) as error:
-                if tries == TRIES:
-                    is_away = not isinstance(error, (SourceError, OwnAddressError))
-                    if (here := self.last_whole(tenant, url) if is_away else None) is None:
+                is_refused = isinstance(error, OwnAddressError)
+                if tries == TRIES or is_refused:
+                    is_away = not (is_refused or isinstance(error, SourceError))
+                    if (here := self.last_whole(tenant, source) if is_away else None) is None:
                         raise
                     _log.warning("%s: what was fetched before is used", error)
                     return source, here
@@ -264,7 +267,7 @@ class DataCache(DataOnDisk):
             put_local(fetch.state / "listing", paths.encode(errors="surrogateescape"))
             kept = read_set(fetch.state / "set.json")
             content = {"name": name, "source": listing.source, "total": listing.total,
-                       "files": len(listing.files),
+                       "files": len(listing.files), "place": listing.place,
                        "sticky": data.sticky or bool(kept.get("sticky"))}  # fmt: skip
             put_local(fetch.state / "set.json", json.dumps(content).encode())
             whole = (fetch.state / "complete").exists()
@@ -290,12 +293,11 @@ class DataCache(DataOnDisk):
     def _hire(self) -> None:
         while len(self._threads) < AT_ONCE:
             self._threads.append(self._thread(None))
-        of_tenant = Counter(each.tenant for each in self._fetches.values() if each.has_own_thread)
         for fetch in self._fetches.values():
             waits = fetch.pending and any(want.placed for want in fetch.wants.values())
-            if waits and not fetch.has_own_thread and of_tenant[fetch.tenant] < AT_ONCE:
+            if waits and not fetch.has_own_thread and self._own_threads[fetch.tenant] < AT_ONCE:
                 fetch.has_own_thread = True
-                of_tenant[fetch.tenant] += 1
+                self._own_threads[fetch.tenant] += 1
                 self._thread(fetch)
 
     def _thread(self, only: Fetch | None) -> threading.Thread:
@@ -311,6 +313,7 @@ class DataCache(DataOnDisk):
                 while (next_one := self._next(only)) is None:
                     if only is not None and _is_over(only):
                         only.has_own_thread = False
+                        self._own_threads[only.tenant] -= 1
                         self._hire()
                         return
                     self._guard.wait(0.2)

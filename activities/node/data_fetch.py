@@ -120,7 +120,7 @@ def _fill(held: Held, fetch: Fetch, file: SourceFile, share: WriteShare) -> None
     if file.sha256 and sha.hexdigest() != file.sha256:
         raise DamagedError("its content does not have the digest that is on record for it")
     if not fetch.source.is_as_listed(file):
-        raise DamagedError("it was changed while it was read")
+        raise DamagedError("it was changed at its source since that was listed")
 
 
 def finish(fetch: Fetch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from longshore.activities.node.data_fetch import STATE, bytes_of, open_folder, read_set
-from longshore.activities.node.data_source import Listing, SourceFile
+from longshore.activities.node.data_source import Listing, Source, SourceFile
 from longshore.activities.node.file_locks import try_lock
 from longshore.activities.node.removal import remove_what_can_be
 from longshore.models.data import HeldData
@@ -85,12 +85,13 @@ class DataOnDisk:
                     with held:
                         part.unlink(missing_ok=True)
 
-    def last_whole(self, tenant: str, url: str) -> Listing | None:
-        """Return what is here, whole, of a source that is away: the set that was used last."""
+    def last_whole(self, tenant: str, source: Source) -> Listing | None:
+        """Return what is here, whole, of a source that is away: the set that was used last. What
+        its URL led to before, for a job that may have more, is of another place."""
         found = [
             state for state, content in self._sets()
-            if state.parent.name == tenant and content["source"] == url
-            and (state / "complete").exists()
+            if state.parent.name == tenant and content["source"] == source.url
+            and content.get("place", "") == source.place and (state / "complete").exists()
         ]  # fmt: skip
         with contextlib.suppress(OSError):
             state = max(found, key=lambda each: (each / "set.json").stat().st_mtime, default=None)
@@ -102,7 +103,7 @@ class DataOnDisk:
                 SourceFile(path, "", (folder / path).stat().st_size)
                 for path in paths.split("\n")[:-1]
             ]
-            return Listing(url, tuple(files), known_as=folder.name)
+            return Listing(source.url, tuple(files), known_as=folder.name, place=source.place)
         return None
 
     def _sets(self) -> list[tuple[Path, dict[str, Any]]]:

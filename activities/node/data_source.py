@@ -13,14 +13,13 @@ from itertools import chain
 from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any, Protocol
-from urllib.parse import urlsplit
 
-from longshore.activities.node.index_pages import LinksLeft, index_pages
 from longshore.activities.node.source_links import MOST_FILES, with_linked
-from longshore.activities.node.source_walk import files_below, info_of
+from longshore.activities.node.source_walk import files_below, infos_of
 from longshore.activities.node.system import boot_clock
-from longshore.activities.own_link import is_own_link, middlewares_for
+from longshore.activities.own_link import may_read_here
 from longshore.activities.storage import SourceError, connect, is_local, speaking, why_away
+from longshore.activities.web_files import Look, connect_web
 from longshore.models.addresses import file_name, unquoted, without_secrets
 from longshore.models.errors import StoreError
 from longshore.models.visible import shown
@@ -35,9 +34,6 @@ _TAGS = ("ETag", "etag", "md5Hash", "Content-MD5", "Last-Modified", "LastModifie
 """What file systems tell of a file that changes with its content, the best first."""
 _OF_THE_DISK = "lost+found"
 """What file systems have at their top for root alone: a whole disk can be a data set."""
-_SILENT = 60.0
-"""Seconds without a byte after which a source counts as away."""
-
 _LEAST, _LEAST_OVER = 1_000, 60.0
 """Bytes a second that a source has to give of a file, over so many seconds of waiting for it. One
 that gives less is as good as silent, and would hold up others as long as it likes."""
@@ -69,6 +65,8 @@ class Listing:
     files: tuple[SourceFile, ...]
     known_as: str = ""
     """Its digest where the source itself was not asked for it."""
+    place: str = ""
+    """As its source has it."""
 
     @property
     def digest(self) -> str:
@@ -76,6 +74,8 @@ class Listing:
         if self.known_as:
             return self.known_as
         hashed = hashlib.sha256(self.source.encode())
+        if self.place:
+            hashed.update(f"\0{self.place}".encode(errors="surrogateescape"))
         for file in self.files:
             hashed.update(f"\n{file.path}\0{file.size}\0{file.tag}".encode(errors="replace"))
         return hashed.hexdigest()[:16]
@@ -95,6 +95,12 @@ class Source(Protocol):
     @property
     def local(self) -> Path | None:
         """The path on this machine, without the links that were there; None of another source."""
+        ...
+
+    @property
+    def place(self) -> str:
+        """Where its URL leads, of what not every job may have: the path of this machine behind
+        links, or that it may be the machine itself. Empty of what the URL alone says."""
         ...
 
     def overlaps(self, store: str) -> bool:
@@ -124,21 +130,21 @@ class DataSource:
         """
         self.url = url
         self._is_http = url.startswith(("http:", "https:"))
-        options: dict[str, Any] = {}
         if self._is_http:
-            # What is packed could be of any size once it is unpacked.
-            headers = {"Accept-Encoding": "identity"}
-            ways = middlewares_for(url, for_image=for_image)
-            client = {"timeout": _limits(), "middlewares": ways, "headers": headers}
-            options = {"client_kwargs": client}
-        try:
-            self._fs, self._root = connect(url, **options)
-            if self._is_http:
-                self._fs = index_pages()(use_listings_cache=False, **options)
-        except StoreError as error:
-            raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
+            # Files of any size: `read` sees to how fast they come.
+            here = may_read_here(url, for_image=for_image)
+            self._fs, self._root = connect_web(url, total=None, here=here)
+            self.place = "here" if here else ""
+        else:
+            try:
+                self._fs, self._root = connect(url)
+            except StoreError as error:
+                raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
+            self.place = ""
         self.local = Path(os.path.realpath(self._root)) if is_local(self._fs) else None
         """The path on this machine, without the links that were there; None of another source."""
+        if self.local is not None and str(self.local) != os.path.abspath(self._root):  # noqa: PTH100 (a Path keeps a `..`)
+            self.place = str(self.local)
 
     def overlaps(self, store: str) -> bool:
         """Return whether a store lies in this source, or the source in it. Raises StoreError."""
@@ -153,11 +159,10 @@ class DataSource:
 
     def look(self) -> Listing:
         """Return what is there. Raises SourceError where nothing is, StoreError otherwise."""
-        if self._is_http:
-            _refuse_metadata(self.url)
+        look = Look(self.url, MOST_FILES)
         with speaking("source", self.url, "listed"):
             try:
-                files = self._files()
+                files = self._files(look)
             except FileNotFoundError as error:
                 if away := why_away(error):
                     raise away from None
@@ -166,9 +171,10 @@ class DataSource:
             raise SourceError(f"there is nothing at {without_secrets(self.url)}")
         if len(files) > MOST_FILES:
             raise self._too_many()
-        sums = self._sums(files)
+        sums = self._sums(files, look)
         files = [_with_sum(file, sums) for file in files]
-        return Listing(self.url, tuple(sorted(files, key=lambda file: file.path)))
+        found = tuple(sorted(files, key=lambda file: file.path))
+        return Listing(self.url, found, place=self.place)
 
     def read(self, file: SourceFile) -> Iterator[bytes]:
         """Read a file piece by piece. Raises StoreError, and SourceError for what leads out."""
@@ -202,12 +208,12 @@ class DataSource:
                     raise away from None
                 return False
 
-    def _open(self, file: SourceFile) -> IO[bytes]:
+    def _open(self, file: SourceFile) -> Any:
         if self.local is not None:
             return self._open_here(file)
-        # Over HTTP one request for all of it, where a block would be one each.
-        how = {"block_size": 0} if self._is_http else {"block_size": PIECE, "cache_type": "none"}
-        return self._fs.open(file.location, "rb", **how)
+        if self._is_http:
+            return self._fs.stream(file.location)
+        return self._fs.open(file.location, "rb", block_size=PIECE, cache_type="none")
 
     def _open_here(self, file: SourceFile) -> IO[bytes]:
         """Open a regular file below the source, whatever links somebody makes there meanwhile."""
@@ -228,7 +234,7 @@ class DataSource:
         if root is not None and not Path(real).is_relative_to(root):
             raise SourceError(f"{shown(path)} is a link that leads out of the data set")
 
-    def _files(self) -> list[SourceFile]:
+    def _files(self, look: Look) -> list[SourceFile]:
         if not self.url.endswith("/"):
             info = self._fs.info(self._root)
             if info.get("type") != "directory":
@@ -237,7 +243,7 @@ class DataSource:
                 return [self._file(name, self._root, info)]
         if self._is_http or is_local(self._fs):
             top = f"{self._root}/" if self._is_http else self._root
-            how = {"left": LinksLeft(MOST_FILES)} if self._is_http else {}
+            how = {"look": look} if self._is_http else {}
             found: dict[str, Any] = {}
             for location, info in files_below(self._fs, top, self._enters, **how):
                 found[location] = info
@@ -246,7 +252,7 @@ class DataSource:
                     raise self._too_many()
         else:  # a bucket, which lists all that it has at once
             found = self._fs.find(self._root, detail=True)
-        files: dict[str, SourceFile] = {}
+        there: dict[str, str] = {}
         links: dict[str, str] = {}
         for location, info in sorted(found.items(), key=itemgetter(0)):
             path = self._path(location)
@@ -260,9 +266,10 @@ class DataSource:
                 self._refuse_outside(path, real)
                 links[path] = os.path.relpath(real, self.local)
                 continue
-            # An index page tells no size.
-            known = info if info.get("size") is not None else info_of(self._fs, location)
-            files[path] = self._file(path, location, known)
+            there[path] = location
+        if self._is_http:  # an index page tells no size
+            found = infos_of(self._fs, list(there.values()), look)
+        files = {path: self._file(path, at, found[at]) for path, at in there.items()}
         linked = with_linked(files, links) if links else files
         return [file if file.path == path else replace(file, path=path)
                 for path, file in linked.items()]  # fmt: skip
@@ -289,17 +296,18 @@ class DataSource:
         known = None if size is None else int(size)
         return SourceFile(path, location, known, _tag_of(info), executable=_is_program(info))
 
-    def _sums(self, files: list[SourceFile]) -> dict[str, str]:
+    def _sums(self, files: list[SourceFile], look: Look) -> dict[str, str]:
         """Return the digests that the data set has of its own files."""
         for file in files:
             if file.path == SUMS and (file.size or 0) <= _MOST_OF_SUMS:
-                return self._sums_in(file, {each.path for each in files})
+                return self._sums_in(file, {each.path for each in files}, look)
         return {}
 
-    def _sums_in(self, file: SourceFile, paths: set[str]) -> dict[str, str]:
+    def _sums_in(self, file: SourceFile, paths: set[str], look: Look) -> dict[str, str]:
         """Return the digests of these paths. Raises SourceError where there is no end of them."""
         sums, size, rest = dict[str, str](), 0, b""
         for piece in chain(self.read(file), (b"\n",)):
+            look.left()
             size += len(piece)
             if size > _MOST_OF_SUMS:
                 where = without_secrets(self.url)
@@ -310,13 +318,6 @@ class DataSource:
                 if (found := _SUM.fullmatch(text)) and found[2] in paths:
                     sums[found[2]] = found[1].lower()
         return sums
-
-
-def _limits() -> Any:
-    """Without them aiohttp ends each file after five minutes, however it comes."""
-    from aiohttp import ClientTimeout  # 0.1 s of every start of an agent, and few jobs need it
-
-    return ClientTimeout(total=None, sock_connect=30, sock_read=_SILENT)
 
 
 def _tag_of(info: dict[str, Any]) -> str:
@@ -346,10 +347,3 @@ def _unnameable(url: str, path: str) -> SourceError:
     return SourceError(
         f"{without_secrets(url)} has a file whose name no node can give: {shown(path)}"
     )
-
-
-def _refuse_metadata(url: str) -> None:
-    """Raise SourceError for an address of the machine's own link: a job in an image may be kept
-    from it. Of where a redirect leads the session says so."""
-    if is_own_link(urlsplit(url).hostname or ""):
-        raise SourceError(f"{without_secrets(url)} is an address of the machine's own link")

@@ -24,6 +24,7 @@ class OutputSource:
 
     local = None
     """It is no path of this machine."""
+    place = ""
 
     def __init__(self, store: OutputStore, job_id: str) -> None:
         self.url = f"{OF_A_JOB}{job_id}"

@@ -4,10 +4,11 @@ fsspec's own walk leaves out what it cannot list below the top, and says nothing
 blocks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from longshore.activities.storage import SourceError, why_away
+from longshore.activities.web_files import Look
 from longshore.models.addresses import without_secrets
 from longshore.models.visible import shown
 
@@ -21,7 +22,7 @@ def files_below(
     """Yield location and facts of each file below a folder, in the folders that it `enters`.
 
     `how` is what `fs.ls` gets besides. Raises FileNotFoundError where the top is not there,
-    SourceError as `info_of`, and what the file system raises.
+    SourceError as `infos_of`, and what the file system raises.
     """
     folders, seen = [(top, 1)], {top}
     while folders:
@@ -45,13 +46,18 @@ def files_below(
                 folders.append((location, depth + 1))
 
 
-def info_of(fs: Any, location: str) -> dict[str, Any]:
-    """Return the facts of a file that was listed. Raises SourceError where it is not there or may
-    not be read, and what the file system raises."""
-    try:
-        return fs.info(location)
-    except Exception as error:  # a file system may raise anything
-        raise _of_listed(location, error) from None
+def infos_of(fs: Any, locations: Sequence[str], look: Look) -> dict[str, dict[str, Any]]:
+    """Return the facts of files that were listed over HTTP. Raises SourceError where one is not
+    there or may not be read, StoreError after the time of the look, and what the file system
+    raises."""
+    infos: list[dict[str, Any] | Exception | None] = fs.infos(locations, look)
+    found: dict[str, dict[str, Any]] = {}
+    for location, info in zip(locations, infos, strict=True):
+        if isinstance(info, Exception):
+            raise _of_listed(location, info) from None
+        if info is not None:
+            found[location] = info
+    return found
 
 
 def _of_listed(location: str, error: Exception) -> Exception:

@@ -1,13 +1,17 @@
-"""Reads a series of prices over HTTP: one GET, without a token, that never takes long."""
+"""Reads a series of prices over HTTP: a GET, without a token, that never takes long."""
 
 import asyncio
 from datetime import timedelta
 from importlib import metadata
+from typing import NoReturn
 from urllib.parse import urlsplit
 
-import httpx
-
-from longshore.activities.own_link import is_own_link
+from longshore.activities.own_link import (
+    OF_THE_LINK,
+    OwnAddressError,
+    is_own_link,
+    session_to_others,
+)
 from longshore.models.errors import SpecError, UnavailableError
 from longshore.models.price_file import MOST_BYTES, read_series
 from longshore.models.price_series import PriceSeries, why_no_source
@@ -28,34 +32,41 @@ async def fetch_series(
     """
     if why := why_no_source(url):
         raise SpecError("price", (f"price: {why}",))
+    from aiohttp import ClientConnectorError, ClientError, ConnectionTimeoutError
+
     host = urlsplit(url).hostname or ""
+    # A proxy of the environment would connect in the place of this machine, which asks here.
     if await asyncio.to_thread(is_own_link, host):
-        raise SpecError(url, (f"{url}: is an address of the machine's own link",))
+        _refuse(url, OF_THE_LINK)
     try:
         async with asyncio.timeout(within):
             data = await _body(url)
+    except OwnAddressError:
+        _refuse(url, OF_THE_LINK)
+    except (ClientConnectorError, ConnectionTimeoutError):
+        raise UnavailableError(f"{url} cannot be reached") from None
     except TimeoutError:
         raise UnavailableError(f"{url} has not answered within {within:g} s") from None
-    except (httpx.ConnectError, httpx.ConnectTimeout):
-        raise UnavailableError(f"{url} cannot be reached") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except ClientError as error:
         raise UnavailableError(f"the answer of {url} broke off ({type(error).__name__})") from None
     return await asyncio.to_thread(read_series, data, url, longest_step, f"prices of {host}")
 
 
 async def _body(url: str) -> bytes:
     """Return what is there, as it is sent: packed it could be of any size."""
-    limits = httpx.Timeout(ANSWER_WITHIN, connect=CONNECT_WITHIN)
+    from aiohttp import ClientTimeout, DummyCookieJar
+
     headers = {
         "User-Agent": f"longshore/{_VERSION}",
         "Accept": "text/csv, application/json",
         "Accept-Encoding": "identity",
     }
-    async with (
-        httpx.AsyncClient(timeout=limits, follow_redirects=False, headers=headers) as client,
-        client.stream("GET", url) as answer,
-    ):
-        status = answer.status_code
+    limits = ClientTimeout(total=ANSWER_WITHIN, sock_connect=CONNECT_WITHIN)
+    session = await session_to_others(
+        here=True, timeout=limits, headers=headers, trust_env=True, cookie_jar=DummyCookieJar()
+    )
+    async with session, session.get(url, allow_redirects=False) as answer:
+        status = answer.status
         if 300 <= status < 400:
             _refuse(url, "was redirected, which is not followed: name where it leads to")
         if status >= 500 or status == 429:
@@ -65,12 +76,12 @@ async def _body(url: str) -> bytes:
         if answer.headers.get("Content-Encoding", "identity") != "identity":
             _refuse(url, "is sent packed: serve it as plain CSV or JSON")
         data = bytearray()
-        async for piece in answer.aiter_raw():
+        async for piece in answer.content.iter_any():
             data += piece
             if len(data) > MOST_BYTES:
                 _refuse(url, f"has more than {MOST_BYTES:,} bytes: leave out what is long past")
         return bytes(data)
 
 
-def _refuse(url: str, why: str) -> None:
+def _refuse(url: str, why: str) -> NoReturn:
     raise SpecError(url, (f"{url}: {why}",))

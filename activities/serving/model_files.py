@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from longshore.activities.own_link import middlewares_for
+from longshore.activities.own_link import may_read_here
 from longshore.activities.serving.gguf import MOST_TENSORS, NotGGUFError, read_header
 from longshore.activities.storage import address, connect, is_local, speaking, why_away
+from longshore.activities.web_files import connect_web
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import NotFoundError, StoreError
 from longshore.models.gguf import GGUFHeader, Tensor
@@ -30,6 +31,8 @@ _OF_EACH = 2
 """Pieces at least of each of its files."""
 _ANSWERS_WITHIN = 60.0
 """Seconds, of each piece."""
+_PIECE_WITHIN = 2 * _PIECE / 1_000
+"""Seconds, of a piece and what is read ahead of the next one, at 1 kB a second."""
 
 
 def is_here(path: str) -> bool:
@@ -83,20 +86,14 @@ def connect_model(url: str, *, whole: bool = False) -> tuple[Any, str]:
     """Return the file system of a model's file or folder, and its path there. Raises StoreError.
 
     Over HTTP each question ends after a minute, however slowly the answer comes: whoever adds a
-    model would wait for as long as its server likes. Who reads a `whole` file waits on while
-    something comes.
+    model would wait for as long as its server likes. Pieces of a `whole` file may come as slowly
+    as data may.
     """
-    options: dict[str, Any] = {}
     if url.startswith(("http:", "https:")):
-        from aiohttp import ClientTimeout  # 0.1 s of each command, and few need it
-
-        within = _ANSWERS_WITHIN
-        ends = ClientTimeout(
-            total=None if whole else within, sock_connect=within, sock_read=within
-        )
-        options = {"client_kwargs": {"timeout": ends, "middlewares": middlewares_for(url)}}
+        within = _PIECE_WITHIN if whole else _ANSWERS_WITHIN
+        return connect_web(url, total=within, here=may_read_here(url))
     try:
-        return connect(url, **options)
+        return connect(url)
     except StoreError as error:
         raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
 

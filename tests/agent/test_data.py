@@ -372,8 +372,7 @@ async def test_what_clouds_tell_machines_is_no_data(box: LocalNode, host: str):
 async def test_a_job_in_an_image_sees_its_data_and_waits_for_it(
     image_box: LocalNode, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in (data_cache, own_link):
-        monkeypatch.setattr(module, "is_own_machine", lambda host: False)  # as of another machine
+    monkeypatch.setattr(own_link, "is_of_machine", lambda address: False)  # as of another machine
     served.held_back = {"two.csv"}
     gone = {"gone": {"from": (tmp_path / "shared/nowhere").as_uri()}}
     run = image_box.start(

@@ -1,19 +1,21 @@
 """How files of data sets behind HTTP are named on the node, and that their digests are found."""
 
 import hashlib
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 
 from longshore.activities import own_link
+from longshore.activities.index_pages import links_below
 from longshore.activities.node import data_cache
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_fetch import Fetch
 from longshore.activities.node.data_source import DataSource
-from longshore.activities.node.index_pages import links_below
 from longshore.activities.serving.engine_command import path_of
 from longshore.activities.serving.model_files import connect_model
 from longshore.activities.storage import SourceError
@@ -135,7 +137,7 @@ async def test_no_redirect_leads_to_the_own_link_of_the_machine(
     served.moved[f"/moved/{path}"] = f"{there}{path}"
     served.moved["/again/a.csv"] = f"{served.url}moved/a.csv"
     served.moved["/aside/a.csv"] = f"{served.url}a.csv"
-    monkeypatch.setattr(own_link, "is_own_link", lambda host: host == "127.0.0.2")
+    monkeypatch.setattr(own_link, "is_of_link", lambda address: str(address) == "127.0.0.2")
     for url in (f"{served.url}moved/{path}", f"{served.url}again/a.csv", f"{there}{path}"):
         if path or "again" not in url:
             with pytest.raises(StoreError, match=r"127\.0\.0\.2\S+ is an address of the machine"):
@@ -147,22 +149,52 @@ async def test_no_redirect_leads_to_the_own_link_of_the_machine(
 async def test_no_redirect_from_elsewhere_leads_to_the_machine_itself(
     served: Served, monkeypatch: pytest.MonkeyPatch, path: str
 ):
-    """localhost stands for elsewhere."""
+    """127.0.0.2 stands for elsewhere."""
     (served.folder / "a.csv").write_text("secret")
-    there = served.url.replace("127.0.0.1", "localhost")
-    served.moved[f"/moved/{path}"] = f"{served.url}{path}"
-    monkeypatch.setattr(own_link, "is_own_machine", lambda host: host == "127.0.0.1")
-    with pytest.raises(StoreError, match=r"127\.0\.0\.1\S+ leads to an address of the machine"):
-        paths_of(f"{there}moved/{path}")
-    assert paths_of(f"{there}{path}") == ["a.csv"]
+    monkeypatch.setattr(own_link, "is_of_machine", lambda address: str(address) == "127.0.0.1")
+    with serving(served.folder, "127.0.0.2") as elsewhere:
+        elsewhere.moved[f"/moved/{path}"] = f"{served.url}{path}"
+        served.moved[f"/moved/{path}"] = f"{served.url}{path}"
+        with pytest.raises(StoreError, match=r"127\.0\.0\.1\S+ leads to an address of"):
+            paths_of(f"{elsewhere.url}moved/{path}")
+        assert paths_of(f"{elsewhere.url}{path}") == ["a.csv"]
     if path:
         assert paths_of(f"{served.url}moved/{path}") == ["a.csv"]
+
+
+@pytest.mark.parametrize("addresses", [["127.0.0.1"], ["127.0.0.1", "127.0.0.1"]])
+async def test_a_name_that_leads_to_the_machine_once_it_is_connected_to_is_refused(
+    served: Served, monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+):
+    """It was looked up once to be checked, and once to connect (DNS rebinding)."""
+    from aiohttp.resolver import DefaultResolver
+
+    (served.folder / "a.csv").write_text("secret")
+    led = ["127.0.0.2"]
+
+    async def resolve(self: object, host: str, port: int = 0, **_: object) -> list[dict[str, Any]]:
+        return [{"hostname": host, "host": each, "port": port, "family": 2, "proto": 0, "flags": 0}
+                for each in led]  # fmt: skip
+
+    monkeypatch.setattr(DefaultResolver, "resolve", resolve)
+    monkeypatch.setattr(own_link, "is_own_machine", lambda host: False)
+    monkeypatch.setattr(own_link, "is_of_machine", lambda address: str(address) == "127.0.0.1")
+    with serving(served.folder, "127.0.0.2") as elsewhere:
+        url = elsewhere.url.replace("127.0.0.2", f"rebinds{len(addresses)}.test")
+        assert paths_of(f"{url}a.csv") == ["a.csv"]
+        led[:] = addresses
+        url = served.url.replace("127.0.0.1", f"rebinds{len(addresses)}.test")
+        with pytest.raises(own_link.OwnAddressError, match=r"rebinds\S+ leads to an address of"):
+            paths_of(f"{url}a.csv")
+        # Of several addresses one that may be read is.
+        url, led[:] = elsewhere.url.replace("127.0.0.2", "both.test"), ["127.0.0.1", "127.0.0.2"]
+        assert paths_of(f"{url}a.csv") == ["a.csv"]
 
 
 async def test_a_name_that_led_elsewhere_gives_an_image_nothing_of_the_machine(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """A name may lead to another address each time that it is looked up."""
+    """A name may lead to another address each time that it is looked up, as to connect."""
     (served.folder / "a.csv").write_text("secret")
     monkeypatch.setattr(data_cache, "is_own_machine", lambda host: False)
     monkeypatch.setattr(data_cache, "FIRST_WAIT", 0.001)
@@ -215,3 +247,38 @@ async def test_links_whose_decoded_name_leads_elsewhere_are_refused(served: Serv
     (served.folder / "index.html").write_text(f'<a href="{link}">x</a>')
     with pytest.raises(SourceError, match="whose name no node can give"):
         paths_of(served.url)
+
+
+async def test_a_job_in_an_image_gets_nothing_that_a_job_without_one_had_of_the_machine(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What a name, or a link, leads to can be another thing by then, or away."""
+    monkeypatch.setattr(data_cache, "FIRST_WAIT", 0.001)
+    monkeypatch.setattr(data_cache, "_LISTED_FOR", 0)
+    cache, never, allowed = DataCache(tmp_path / "cache"), threading.Event(), tmp_path / "allowed"
+    (served.folder / "a.csv").write_text("secret")
+    allowed.mkdir()
+    link = allowed / "link"
+    link.symlink_to(served.folder)
+
+    def want(url: str, within: Sequence[Path] | None) -> Fetch:
+        data = DataSet.model_validate({"from": url})
+        fetch = cache.want("alice", "d", data, object(), Wanted("", 0), never, within)
+        assert fetch.done.wait(10)
+        return fetch
+
+    by_link, by_name = want(f"{link.as_uri()}/", None), want(served.url, None)
+    assert (by_link.folder / "a.csv").read_text() == "secret"
+    link.unlink()
+    shutil.copytree(served.folder, link)  # with the same time
+    assert want(f"{link.as_uri()}/", [allowed]).folder != by_link.folder
+    shutil.rmtree(link)
+    link.write_text("")
+    monkeypatch.setattr(data_cache, "is_own_machine", lambda host: False)
+    monkeypatch.setattr(own_link, "is_of_machine", lambda address: False)
+    assert want(served.url, []).folder != by_name.folder
+    served.away = {"", "a.csv"}
+    assert want(served.url, []).folder != by_name.folder
+    shutil.rmtree(cache.root / "alice" / want(served.url, []).state.name)
+    with pytest.raises(StoreError):
+        want(served.url, [])

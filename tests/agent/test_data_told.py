@@ -149,6 +149,27 @@ async def test_a_source_that_changes_while_it_is_fetched_is_listed_anew(
     assert box.output(run.record.key, "stderr") == ""
 
 
+async def test_what_changes_at_its_source_after_the_start_is_told_and_not_mixed_in(
+    box: LocalNode, source: Path, in_order: threading.Event, tmp_path: Path
+):
+    """The job began with 99.9 %: of the rest it gets nothing of a later day."""
+    (source / "SHA256SUMS").unlink()
+    run = box.start(
+        f"echo up; until [ -e {tmp_path}/go ]; do sleep 0.05; done;"
+        " find $LONGSHORE_DATA_DIGITS/ -name x.txt",
+        data=of(source),
+    )
+    await box.says(run, "up\n")
+    (source / LACKS).write_text("ABC")
+    in_order.set()
+    why = f"digits/{LACKS} cannot be had: it was changed at its source since that was listed"
+    await eventually(lambda: run.progress().data_missing == why)
+    (tmp_path / "go").touch()
+    assert (await run.done).failure is None
+    assert box.output(run.record.key) == "up\n"
+    assert box.output(run.record.key, "stderr").splitlines()[0] == f"longshore: {why}"
+
+
 async def test_of_a_source_that_changes_only_what_changed_is_fetched_again(
     box: LocalNode, source: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from longshore.activities import web_files
 from longshore.activities.node import data_cache, data_source
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_source import DataSource
@@ -58,7 +59,7 @@ def test_a_folder_whose_page_cannot_be_had_is_told(
     assert paths_of(served.url) == ALL
     served.answers[f"/{path}"] = answer
     if answer == "":
-        monkeypatch.setattr(data_source, "_SILENT", 0.2)
+        monkeypatch.setattr(web_files, "SILENT", 0.2)
     error = SourceError if "is listed" in why else StoreError
     with pytest.raises(error, match=why.replace("part2", path.split("/")[-2])):
         paths_of(served.url)

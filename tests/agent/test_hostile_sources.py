@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from longshore.activities.node import data_source, index_pages
+from longshore.activities import index_pages, web_files
+from longshore.activities.index_pages import links_below
+from longshore.activities.node import data_source
 from longshore.activities.node.data_source import DataSource
-from longshore.activities.node.index_pages import links_below
+from longshore.activities.serving.model_files import connect_model
 from longshore.activities.storage import SourceError
 from longshore.models.errors import StoreError
 from tests.support.scripted_http import Reply, ScriptedHTTP, Silence
@@ -52,7 +54,7 @@ async def test_an_index_page_that_has_no_end_is_refused(
 async def test_an_index_page_that_does_not_come_is_refused(
     web: ScriptedHTTP, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(index_pages, "PAGE_WITHIN", 0.1)
+    monkeypatch.setattr(web_files, "PAGE_WITHIN", 0.1)
     web.on("GET /d/", Silence())
     assert "takes longer than 0.1 s" in await refused(f"{web.url}/d/")
 
@@ -110,3 +112,10 @@ def test_of_the_digests_those_of_its_files_are_kept(tmp_path: Path):
     (tmp_path / "SHA256SUMS").write_text(f"{digest}  b\r\n{digest.upper()} *./a")
     sums, a = DataSource(tmp_path.as_uri()).look().files
     assert (sums.sha256, a.sha256) == ("", digest)
+
+
+async def test_pages_of_a_model_have_the_same_bounds(web: ScriptedHTTP):
+    web.on("GET /m/", Reply(b"1", headers={**HTML, "Content-Encoding": "gzip"}))
+    fs, path = connect_model(f"{web.url}/m/")
+    with pytest.raises(SourceError, match="is sent packed"):
+        await asyncio.to_thread(fs.ls, f"{path}/")

@@ -62,7 +62,7 @@ def test_a_model_is_not_read_from_the_own_link_of_the_machine(
     """There clouds give out the credentials of a machine."""
     with serving(tiny.parent) as served:
         assert read_model(f"{served.url}tiny.gguf").tensors
-        monkeypatch.setattr(own_link, "is_own_link", lambda host: host == "127.0.0.1")
+        monkeypatch.setattr(own_link, "is_of_link", lambda address: str(address) == "127.0.0.1")
         with pytest.raises(StoreError, match="is an address of the machine's own link"):
             read_model(f"{served.url}tiny.gguf")
 

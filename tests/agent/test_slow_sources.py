@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from longshore.activities import web_files
 from longshore.activities.node import data_cache, data_source
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_fetch import Fetch
@@ -18,9 +19,12 @@ from longshore.models.data import DataSet
 from longshore.models.errors import StoreError
 from longshore.models.job import JobSpec
 from longshore.scheduling.staging import Wanted
-from tests.support.scripted_http import ScriptedHTTP, Trickle
+from tests.support.scripted_http import Reply, ScriptedHTTP, SlowHeaders, Trickle
 from tests.support.served import serving
 from tests.support.waiting import eventually
+
+ONE_BYTE = Reply(b"", headers={"Content-Length": "1"})
+"""To HEAD."""
 
 
 async def test_a_source_that_gives_almost_nothing_is_away(
@@ -66,6 +70,27 @@ async def test_a_source_that_is_slow_holds_up_no_other(tmp_path: Path):
         slow.open.set()
         await eventually(held.done.is_set)
     assert held.files_here == 2 * data_cache.AT_ONCE
+
+
+async def test_jobs_that_come_and_go_take_no_more_threads_than_those_that_stay(tmp_path: Path):
+    """What a thread reads ends some time after nobody wants it any more."""
+    names = [f"{number}.csv" for number in range(5 * data_cache.AT_ONCE)]
+    for name in names:
+        (tmp_path / name).write_text("1")
+    cache, before = DataCache(tmp_path / "cache"), {*threading.enumerate()}
+    most = 2 * data_cache.AT_ONCE
+    with serving(tmp_path) as slow:
+        slow.held_back = {*names}
+        for name in names:
+            fetch = await asyncio.to_thread(wanting(cache), "alice", f"{slow.url}{name}")
+            await eventually(lambda name=name: name in slow.asked or len(slow.asked) == most)
+            for token in [*fetch.wants]:
+                cache.leave(fetch, token)
+        new = [each for each in {*threading.enumerate()} - before if each.name == "data"]
+        assert len(new) <= most
+        held = await asyncio.to_thread(wanting(cache), "alice", f"{slow.url}0.csv")
+        slow.open.set()
+        await eventually(held.done.is_set)
 
 
 async def test_a_source_that_is_listed_slowly_holds_up_no_other_tenant(tmp_path: Path):
@@ -123,3 +148,40 @@ async def test_no_more_is_written_than_was_listed(tmp_path: Path, monkeypatch: p
         served.open.set()
         await eventually(fetch.done.is_set)
     assert fetch.failed == {"a.csv": "more bytes come than 1"}
+
+
+async def test_headers_that_never_end_are_waited_for_no_longer_than_silence(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A byte now and then was never silent."""
+    monkeypatch.setattr(web_files, "ANSWERS_WITHIN", 0.2)
+    async with ScriptedHTTP() as web:
+        source = DataSource(f"{web.url}/d")
+        web.on("HEAD /d", ONE_BYTE, SlowHeaders())
+        web.on("GET /d", SlowHeaders())
+        (file,) = (await asyncio.to_thread(source.look)).files
+        for ask in (source.look, lambda: source.is_as_listed(file), lambda: [*source.read(file)]):
+            with pytest.raises(StoreError, match="it did not answer in time"):
+                await asyncio.to_thread(ask)
+
+
+async def test_files_of_a_page_are_asked_for_beside_each_other_and_within_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """One after the other, as slowly as each may answer, 100,000 files took months."""
+    names = [f"{number}.csv" for number in range(40)]
+    page = "".join(f"<a href={name}>x</a>" for name in names).encode()
+    monkeypatch.setattr(web_files, "LOOK_WITHIN", 1.0)
+    async with ScriptedHTTP() as web:
+        for folder, answer in (("slow", SlowHeaders()), ("quick", ONE_BYTE)):
+            web.on(f"GET /{folder}/", Reply(page, headers={"Content-Type": "text/html"}))
+            for name in names:
+                web.on(f"HEAD /{folder}/{name}", answer)
+        with pytest.raises(StoreError, match="could not be listed within 1 s"):
+            await asyncio.to_thread(DataSource(f"{web.url}/slow/").look)
+        asked = [each for each in web.requests if each.method == "HEAD"]
+        assert len(asked) == web_files.ASKED_AT_ONCE
+        monkeypatch.undo()
+        listing = await asyncio.to_thread(DataSource(f"{web.url}/quick/").look)
+    assert [file.path for file in listing.files] == sorted(names)
+    assert listing.total == 40

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from longshore.activities import database as database_module
+from longshore.activities.artifacts import rows
 from longshore.activities.artifacts.rows import _LOCK, sweep_artifacts
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.database import Database
@@ -271,6 +274,26 @@ async def test_a_slow_submit_of_another_machine_is_waited_for_and_not_without_en
     await other
     await hasty.close()
     assert said == ["Waiting for a submit on another machine, which stores the same code"]
+
+
+async def test_a_snapshot_may_take_longer_to_store_than_a_database_to_answer(
+    place: Place, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 50,000 files it has 11 MB, which take 31 s at 3 Mbit/s."""
+    place.write(some_files(5))
+    put, hasty = ArtifactStore.put_snapshot, Database(database_url, patience=timedelta(seconds=8))
+
+    def slowly(store: ArtifactStore, tenant: str, digest: str, content: bytes) -> None:
+        time.sleep(0.6)  # the line is slow
+        put(store, tenant, digest, content)
+
+    monkeypatch.setattr(database_module, "SILENCE", timedelta(seconds=0.5))
+    monkeypatch.setattr(rows, "_SLOWEST", 100)
+    monkeypatch.setattr(ArtifactStore, "put_snapshot", slowly)
+    place.database = hasty
+    uploaded = await place.upload()
+    assert place.stored(uploaded).digest == uploaded.code.snapshot
+    await hasty.close()
 
 
 async def test_what_was_swept_is_sent_again_under_other_names(place: Place) -> None:

@@ -54,11 +54,16 @@ class Silence:
 
 
 @dataclass(frozen=True)
+class SlowHeaders:
+    """Headers whose bytes come one by one and never end."""
+
+
+@dataclass(frozen=True)
 class Trickle:
     """A body whose bytes come one by one and never end."""
 
 
-Answer = Reply | Reset | Silence | Trickle
+Answer = Reply | Reset | Silence | SlowHeaders | Trickle
 Script = Answer | Callable[[Received], Answer]
 
 
@@ -148,8 +153,9 @@ async def _send(writer: asyncio.StreamWriter, answer: Answer) -> bool:
             return False
         case Silence():
             await asyncio.Event().wait()
-        case Trickle():
-            writer.write(_head(Reply(b"", headers={"Content-Length": "1000000"})))
+        case Trickle() | SlowHeaders():
+            head = _head(Reply(b"", headers={"Content-Length": "1000000"}))
+            writer.write(head if isinstance(answer, Trickle) else b"HTTP/1.1 200 OK\r\nX: ")
             while True:
                 writer.write(b" ")
                 await writer.drain()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from longshore.activities.artifacts.rows import announce_objects
 from longshore.activities.artifacts.rows import store_snapshot as record_snapshot
-from longshore.activities.artifacts.store import ArtifactStore, object_name
+from longshore.activities.artifacts.store import ArtifactStore, content_of, object_name
 from longshore.activities.database import Database
 from longshore.models.snapshot import Part, Snapshot, SnapshotFile, SnapshotLink
 
@@ -57,7 +57,7 @@ def store_snapshot(
         links=tuple(SnapshotLink(path=path, target=to) for path, to in (links or {}).items()),
         folders=folders,
     )  # fmt: skip
-    store.put_snapshot(tenant, snapshot)
+    store.put_snapshot(tenant, snapshot.digest, content_of(snapshot))
     return snapshot
 
 

@@ -5,12 +5,9 @@ a tenant names, and is read for all of a node: its bytes and its time are bounde
 over once from its beginning to its end. Python's own parser goes back over tags that do not end.
 """
 
-import asyncio
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cache
 from html import unescape
 from html.entities import html5
 from typing import Any
@@ -19,12 +16,9 @@ from urllib.parse import urljoin
 from longshore.activities.node.system import boot_clock
 from longshore.activities.storage import SourceError
 from longshore.models.addresses import without_secrets
-from longshore.models.errors import StoreError
 
 MOST_BYTES = 16_000_000
 """Of a page: over 100,000 links of most servers."""
-PAGE_WITHIN = 60.0
-"""Seconds for a whole page: until it is here, and all of its links are read."""
 LONGEST_LINK = 4_096
 _LINKS_OF = frozenset({"text/html", "application/xhtml+xml"})
 _NAMED = re.compile("&([A-Za-z0-9]+)([;=]?)")
@@ -41,13 +35,6 @@ _TEXT_ONLY = {
     for name in ("script", "style", "textarea", "title", "xmp")
 }
 """Elements in which nothing is a tag but their own end."""
-
-
-@dataclass
-class LinksLeft:
-    """How many links the pages of one look may still have."""
-
-    count: int
 
 
 def links_below(page: str, url: str, until: float = math.inf) -> list[str]:
@@ -126,66 +113,30 @@ def _path(url: str) -> str:
     return url.partition("://")[2]
 
 
-@cache
-def index_pages() -> Any:
-    """Return the class of the file system: what it is made of takes 0.1 s to load."""
-    from fsspec.implementations.http import HTTPFileSystem
-
-    class IndexPages(HTTPFileSystem):
-        async def _ls_real(
-            self, url: str, detail: bool = True, left: LinksLeft | None = None, **kwargs: Any
-        ) -> Any:
-            session = await self.set_session()
-            until, limit = boot_clock() + PAGE_WITHIN, asyncio.timeout(PAGE_WITHIN)
-            try:
-                async with (
-                    limit,
-                    session.get(self.encode_url(url), **{**self.kwargs, **kwargs}) as answer,
-                ):
-                    self._raise_not_found_for_status(answer, url)
-                    page = await _text(answer, url)
-                # All that is read over HTTP here goes over the loop of this thread.
-                found = await asyncio.to_thread(links_below, page, url, until)
-            except TimeoutError:
-                if not limit.expired() and boot_clock() < until:
-                    raise  # the source was silent for too long
-                raise StoreError(f"{_page(url)} takes longer than {PAGE_WITHIN:g} s") from None
-            if left is not None:
-                left.count -= len(found)
-                if left.count < 0:
-                    raise _refused(url, "and those before it have too many links: pack the files")
-            if not detail:
-                return sorted(found)
-            return [
-                {"name": each, "size": None, "type": "directory" if each[-1] == "/" else "file"}
-                for each in found
-            ]
-
-    return IndexPages
-
-
-async def _text(answer: Any, url: str) -> str:
+async def text_of(answer: Any, url: str) -> str:
     """Return the page of an answer of aiohttp; nothing of what is none. Raises SourceError where
     it is too long, or packed: it could be of any size then."""
     kind = answer.headers.get("Content-Type", "text/html").partition(";")[0]
     if kind.strip().lower() not in _LINKS_OF:
         return ""
     if answer.headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
-        raise _refused(url, "is sent packed, and was asked for as it is")
+        raise refused_page(url, "is sent packed, and was asked for as it is")
     data = bytearray()
     async for piece in answer.content.iter_any():
         data += piece
         if len(data) > MOST_BYTES:
-            raise _refused(url, f"has over {MOST_BYTES:,} bytes: pack the files, as in tar")
+            raise refused_page(url, f"has over {MOST_BYTES:,} bytes: pack the files, as in tar")
     try:
         return data.decode(answer.get_encoding(), errors="ignore")
     except (LookupError, RuntimeError):
         return data.decode(errors="ignore")
 
 
-def _refused(url: str, why: str) -> SourceError:
-    return SourceError(f"{_page(url)} {why}")
+def refused_page(url: str, why: str) -> SourceError:
+    """Return the refusal of a page."""
+    return SourceError(f"{page_named(url)} {why}")
 
 
-def _page(url: str) -> str:
+def page_named(url: str) -> str:
+    """Return how a page is named where one is told of it."""
     return f"the index page {without_secrets(url)}"
