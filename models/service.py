@@ -167,6 +167,13 @@ class ReplicaView(Wire):
         return bool(self.leased) and self.used > self.leased_in_all
 
 
+class EvictedReplica(ReplicaView):
+    """One replica that somebody has evicted."""
+
+    notes: tuple[str, ...] = ()
+    """That its service was not told, where that is so."""
+
+
 class RevisionView(Wire):
     """One revision of a service."""
 
