@@ -196,4 +196,6 @@ class ServiceControl(ServiceReading):
     async def _tell(self, name: str, spec: ServiceSpec | None = None) -> tuple[str, ...]:
         """Have the workflow of a service look at what is stored of it now. Return a note where it
         cannot be told."""
-        return await untold(f"service {name} was", Signals(self.temporal).begin_service(name, spec))
+        return await untold(
+            f"service {name} was", Signals(self.temporal).begin_service(name, spec)
+        )

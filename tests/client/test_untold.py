@@ -14,7 +14,6 @@ from tests.client.conftest import Command
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
-
 _FILE = """
 models:
   - {{name: {model}, source: /models/tiny.gguf, memory: {memory}}}
