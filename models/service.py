@@ -180,6 +180,8 @@ class RevisionView(Wire):
     number: int
     model: str
     model_revision: int
+    runtime: str = ""
+    """What serves the model, by its name."""
     created_at: Instant
     ready_at: Instant | None = None
     """When a replica of it was ready first."""
