@@ -38,6 +38,7 @@ from longshore.activities.queue_rows import (
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool
 from longshore.models.errors import StoredError
+from longshore.models.job import JobSpec
 from longshore.models.messages import (
     EnqueueReply,
     EnqueueRequest,
@@ -101,6 +102,8 @@ class QueueActivities:
             return EnqueueReply(queued=False, refusal=refusal)
         await failpoint("enqueue.after-commit")
         await self._poke(spec.pool, poke)
+        if request.attempt > 1:
+            await self._tell_service(spec)
         await failpoint("enqueue.after-poke")
         return EnqueueReply(queued=True, max_duration=spec.max_duration)
 
@@ -174,6 +177,8 @@ class QueueActivities:
         await failpoint("release.after-commit")
         if pool:
             await self._poke(pool, bool(poke))
+        if queued and request.then is not None:
+            await self._tell_service(request.then.spec)
         return queued
 
     @activity.defn
@@ -217,6 +222,11 @@ class QueueActivities:
             await self._signals.poke_array(array_id)
         if service is not None:
             await self._signals.poke_service(service)
+
+    async def _tell_service(self, spec: JobSpec) -> None:
+        """Have the service of a replica look that is in the queue again: no engine tells it."""
+        if spec.engine is not None and spec.engine.service is not None:
+            await self._signals.poke_service(spec.engine.service)
 
     async def _poke(self, pool: str, first: bool) -> None:
         # A retry cannot know whether the one before it got as far as the signal.

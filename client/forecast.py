@@ -116,7 +116,8 @@ async def foretell(
     others: Sequence[Foretold] = (),
 ) -> Foretold:
     """Return the same of a job beside others, which have the GPUs where they would start, and in
-    its pool's queue their parts of quotas and budgets before it."""
+    its pool's queue their parts of quotas and budgets before it; those of other pools have their
+    parts of quotas where they would start."""
     async with database().transaction() as connection:
         pool = await load_pool_to_plan(connection, spec.pool, settings.margins)
         nodes = _with(await load_nodes(connection, spec.pool), others)
@@ -130,8 +131,10 @@ async def foretell(
         job = with_learnt(JobRequest.of(_THIS, begun, now, 1), learnt)
         if refused := await _why_refused(connection, job, spec):
             return Foretold(job, spec, forecast_of_refusal(refused))
-        before = _before(others, spec.pool)
-        funding = await funding_beside(connection, pool, job, spec, nodes, now, before)
+        funding = await funding_beside(
+            connection, pool, job, spec, nodes, now,
+            _before(others, spec.pool), _elsewhere(others, spec.pool),
+        )  # fmt: skip
         (job,) = where_paid([job], funding)
         unpaid = _why_unpaid(funding)
         packing = pool.packing.model_copy(update={"funding": funding})
@@ -245,6 +248,15 @@ def _before(others: Sequence[Foretold], pool: str) -> list[tuple[JobRequest, Job
         (other.job.model_copy(update={"id": f"{_THIS}-{number}"}), other.spec)
         for number, other in enumerate(others)
         if other.spec.pool == pool and other.forecast.kind is not ForecastKind.REFUSED
+    ]
+
+
+def _elsewhere(others: Sequence[Foretold], pool: str) -> list[tuple[JobRequest, frozenset[str]]]:
+    """Return the jobs of others that would start in other pools, each with its nodes."""
+    return [
+        (other.job, frozenset(node_id for node_id, _ in other.alone.held))
+        for other in others
+        if other.spec.pool != pool and other.starts and other.alone is not None
     ]
 
 

@@ -1,6 +1,5 @@
 """Models that are served and runtimes in the typed client."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from longshore.activities.serving.stored_models import (
     store_models,
     store_runtimes,
 )
-from longshore.activities.storage import GivenUp
+from longshore.activities.threads import in_thread
 from longshore.client.reading import Reading
 from longshore.client.user import user_name
 from longshore.models.errors import NotFoundError, RefusedError, SpecError, StoreError
@@ -202,21 +201,16 @@ async def examined(
     known: ModelFacts | None = None,
 ) -> Examined:
     """Examine a model in a thread, which ends soon where nobody waits for it any more."""
-    given_up = False
 
-    def hear(read: int, of: int) -> None:
-        if given_up:
-            raise GivenUp
-        if told is not None:
-            told(read, of)
+    def of_model(go_on: Callable[[], None]) -> Examined:
+        def hear(read: int, of: int) -> None:
+            go_on()
+            if told is not None:
+                told(read, of)
 
-    try:
-        return await asyncio.to_thread(
-            examine, spec, runtime, verify=verify, told=hear, known=known
-        )
-    except asyncio.CancelledError:
-        given_up = True
-        raise
+        return examine(spec, runtime, verify=verify, told=hear, known=known)
+
+    return await in_thread(of_model)
 
 
 def _beyond(what: str, given: Sequence[Any]) -> tuple[str, ...]:

@@ -188,7 +188,8 @@ def service(
 
 async def _removed(api: "Longshore", name: str) -> ServiceView:
     """Remove a service, also one that cannot be read; return it."""
-    await api.remove_service(name)
+    for each in await api.remove_service(name):
+        warn(each)
     live = [each for each in await api.services() if each.name == name]
     return live[0] if live else await api.service(name)
 
@@ -207,7 +208,8 @@ def scale(
     """Change how many replicas a service has."""
 
     async def apply(api: "Longshore") -> ServiceView:
-        await api.scale(name, replicas)
+        for each in await api.scale(name, replicas):
+            warn(each)
         await _warn_unheard(api, name)
         if no_wait:
             return await api.service(name)
@@ -241,7 +243,9 @@ def undo(
     """Go back to an earlier revision of a service, one replica after the other."""
 
     async def apply(api: "Longshore") -> ServiceView:
-        revision = await api.undo_rollout(name, to)
+        revision, notes = await api.undo_rollout(name, to)
+        for each in notes:
+            warn(each)
         if not as_json:
             say(f"{name}: back to revision {revision}")
         await _warn_unheard(api, name)
@@ -282,4 +286,6 @@ def evict(
     found = call(lambda api: api.evict(job))
     if as_json:
         return print_json(found)
+    for each in found.notes:
+        warn(each)
     return say(f"{job} of service {found.service} is being stopped.")

@@ -77,6 +77,8 @@ def served_line(
         is_ = _revision(now, revision) if now else None
         if was and is_ and was.model == is_.model and was.model_revision != is_.model_revision:
             parts.append(f"of which revision {was.model_revision} to {is_.model_revision}")
+        if was and is_ and was.runtime != is_.runtime:
+            parts.append(f"runtime {was.runtime} to {is_.runtime}")
         if before.spec.model != spec.model:
             parts[0] += f" (before: {before.spec.model})"
         parts += differences(before.spec, spec, ("name", "model", "replicas"))
@@ -106,18 +108,20 @@ def _revision(service: ServiceView, number: int) -> RevisionView | None:
 
 
 def revisions_table(revisions: Sequence[RevisionView], now: datetime, width: int) -> Table:
-    """Return a row for each revision; a narrow table leaves out that of the model."""
+    """Return a row for each revision; a narrow table leaves out the revision and the runtime of
+    the model."""
     headings = ["revision", "model", "made", "ready first", "undone"]
     if width >= WIDE:
-        headings.insert(2, "revision of the model")
+        headings[2:2] = ["revision of the model", "runtime"]
     table = a_table(
         headings, right=("revision", "revision of the model"), fold=("undone",),
-        widest={"model": width // 5},
+        widest={"model": width // 5, "runtime": width // 8},
     )  # fmt: skip
     for each in revisions:
         cells = {
             "revision": str(each.number), "model": each.model,
-            "revision of the model": str(each.model_revision), "made": ago(each.created_at, now),
+            "revision of the model": str(each.model_revision), "runtime": each.runtime or NONE,
+            "made": ago(each.created_at, now),
             "ready first": ago(each.ready_at, now) if each.ready_at else "never",
             "undone": _first_line(each.undone) or NONE,
         }  # fmt: skip

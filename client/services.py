@@ -1,5 +1,6 @@
 """Services in the typed client: serve, look, scale, undo, remove."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from longshore.activities.serving.service_views import (
 from longshore.activities.signals import Signals
 from longshore.client.reading import Reading
 from longshore.client.submission import preflight
+from longshore.client.untold import untold
 from longshore.models.errors import (
     NotFoundError,
     RefusedError,
@@ -31,7 +33,7 @@ from longshore.models.errors import (
     UnsatisfiableError,
 )
 from longshore.models.job import JobSpec
-from longshore.models.service import ReplicaView, ServiceSpec, ServiceView
+from longshore.models.service import EvictedReplica, ReplicaView, ServiceSpec, ServiceView
 from longshore.models.serving import EngineSize, EngineSpec
 from longshore.models.text import listed
 from longshore.models.visible import shown
@@ -107,7 +109,8 @@ class ServiceControl(ServiceReading):
     temporal: Client
 
     async def serve(self, spec: ServiceSpec) -> tuple[int, tuple[str, ...]]:
-        """Have a service be as it is given; return its revision, and what its user should know.
+        """Have a service be as it is given; return its revision, and what its user should know:
+        also that its workflow could not be told, where that is so. It is stored all the same.
 
         Where more than the number of replicas is another than before, its replicas are replaced
         one by one. Raises NotFoundError for a model that was not added, RefusedError while one of
@@ -141,41 +144,43 @@ class ServiceControl(ServiceReading):
                 )
                 alike = await undone_alike(connection, name, revisions[name])
                 undone[name] = as_undone(each.spec.model, *alike)
-        for spec in specs:
-            await Signals(self.temporal).begin_service(spec.name, spec)
+        not_told = await asyncio.gather(*(self._tell(spec.name, spec) for spec in specs))
         return [
-            (revisions[spec.name], (*found[spec.name].warnings, *undone[spec.name]))
-            for spec in specs
+            (revisions[spec.name], (*found[spec.name].warnings, *undone[spec.name], *notes))
+            for spec, notes in zip(specs, not_told, strict=True)
         ]
 
-    async def scale(self, name: str, replicas: int) -> None:
-        """Want so many replicas. Raises NotFoundError, RefusedError of one that is removed."""
+    async def scale(self, name: str, replicas: int) -> tuple[str, ...]:
+        """Want so many replicas. Returns a note where its workflow cannot be told: it is stored
+        all the same. Raises NotFoundError, RefusedError of one that is removed."""
         async with self._db().transaction() as connection:
             await scale_service(connection, name, replicas)
-        await Signals(self.temporal).begin_service(name)
+        return await self._tell(name)
 
-    async def undo_rollout(self, name: str, revision: int | None = None) -> int:
-        """Go back to a revision, or to the one before that was ready; return it.
+    async def undo_rollout(
+        self, name: str, revision: int | None = None
+    ) -> tuple[int, tuple[str, ...]]:
+        """Go back to a revision, or to the one before that was ready; return it, with a note where
+        its workflow cannot be told: it is stored all the same.
 
         Raises NotFoundError where there is none, RefusedError of one that is removed, and where
         its newest revision was undone by itself and no `revision` is named.
         """
         async with self._db().transaction() as connection:
             number = await undo_rollout(connection, name, revision)
-        await Signals(self.temporal).begin_service(name)
-        return number
+        return number, await self._tell(name)
 
-    async def remove_service(self, name: str) -> None:
-        """Have all replicas of a service end what they have begun, and stop. Raises
-        NotFoundError."""
+    async def remove_service(self, name: str) -> tuple[str, ...]:
+        """Have all replicas of a service end what they have begun, and stop. Returns a note where
+        its workflow cannot be told: it is stored all the same. Raises NotFoundError."""
         async with self._db().transaction() as connection:
             await remove_service(connection, name)
-        await Signals(self.temporal).begin_service(name)
+        return await self._tell(name)
 
-    async def evict(self, job_id: str) -> ReplicaView:
+    async def evict(self, job_id: str) -> EvictedReplica:
         """Have one engine end what it has begun, and stop; its service starts another where one
-        lacks. Returns it as it stops. Raises NotFoundError, RefusedError for one that stops
-        already."""
+        lacks. Returns it as it stops, with a note where its service cannot be told: it is stored
+        all the same. Raises NotFoundError, RefusedError for one that stops already."""
         async with self._db().transaction() as connection:
             there = await replicas_view(connection)
             found = [each for each in there if each.job_id == job_id]
@@ -185,5 +190,12 @@ class ServiceControl(ServiceReading):
                 raise RefusedError(f"{job_id} is being stopped already")
             await stop_replica(connection, job_id, "somebody evicted it")
             found = [each for each in await replicas_view(connection) if each.job_id == job_id]
-        await Signals(self.temporal).begin_service(found[0].service)
-        return found[0]
+        notes = await self._tell(found[0].service)
+        return EvictedReplica(**dict(found[0]), notes=notes)
+
+    async def _tell(self, name: str, spec: ServiceSpec | None = None) -> tuple[str, ...]:
+        """Have the workflow of a service look at what is stored of it now. Return a note where it
+        cannot be told."""
+        return await untold(
+            f"service {name} was", Signals(self.temporal).begin_service(name, spec)
+        )

@@ -1,12 +1,12 @@
 """A change that is stored stands, also where those whom it is for cannot be told at once."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 
 from sqlalchemy.exc import DBAPIError
 from temporalio.service import RPCError
 
 from longshore.client.errors import as_ours
-from longshore.models.errors import LongshoreError
+from longshore.models.errors import LongshoreError, UnavailableError
 
 
 async def untold(whom: str, telling: Awaitable[object]) -> tuple[str, ...]:
@@ -21,4 +21,13 @@ async def untold(whom: str, telling: Awaitable[object]) -> tuple[str, ...]:
     return ()
 
 
-_NOT_TOLD = "it is stored, but {} not told, and will go by it at the next look: {}"
+def refuse_untold(notes: Iterable[str]) -> None:
+    """Raise UnavailableError where one of the notes is of somebody who could not be told: for who
+    rather asks again until that is done than have it done at the next look."""
+    for note in notes:
+        if note.startswith(_STORED):
+            raise UnavailableError(note)
+
+
+_STORED = "it is stored, but "
+_NOT_TOLD = _STORED + "{} not told, and will go by it at the next look: {}"

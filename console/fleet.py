@@ -32,7 +32,7 @@ from longshore.models.labels import Selector
 from longshore.models.model_registry import ModelView, RuntimeView
 from longshore.models.queue_view import QueueHistory, QueueView, StartErrorsView
 from longshore.models.schedule import ScheduleView
-from longshore.models.service import ReplicaView, ServiceView
+from longshore.models.service import EvictedReplica, ReplicaView, ServiceView
 from longshore.models.settings import Settings
 from longshore.models.spending import JobCost
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
@@ -229,10 +229,12 @@ class Fleet:
         """Return the engines of all services."""
         return await self._shared(("slots",), self._reading.slots)
 
-    async def evict(self, job_id: str) -> ReplicaView:
+    async def evict(self, job_id: str) -> EvictedReplica:
         """Have one engine stop, and return it. Raises NotFoundError, RefusedError for one that
-        stops already, UnavailableError where Temporal does not answer, which tells its service."""
-        return await self._of_temporal(lambda api: api.evict(job_id))
+        stops already, UnavailableError where nothing connects to Temporal, which tells its
+        service."""
+        api = await self._of_temporal(_connected)
+        return await api.evict(job_id)  # not cut short: it is stored before its service is told
 
     async def models(self) -> tuple[ModelView, ...]:
         """Return the models that may be served, by name."""
@@ -331,3 +333,7 @@ class Fleet:
 
     async def _shared(self, key: Hashable, read: Callable[[], Awaitable[T]]) -> T:
         return cast(T, await self._answers.get(key, read))
+
+
+async def _connected(api: Longshore) -> Longshore:
+    return api

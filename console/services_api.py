@@ -11,7 +11,7 @@ from longshore.console.fleet import Fleet
 from longshore.console.problems import Problem
 from longshore.models.base import Wire
 from longshore.models.model_registry import ModelView, RuntimeView
-from longshore.models.service import ReplicaView, ServiceView
+from longshore.models.service import EvictedReplica, ReplicaView, ServiceView
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     **{status: PROBLEMS[status] for status in (401, 422, 503)},
@@ -86,9 +86,9 @@ def router(fleet: Fleet) -> APIRouter:
         return SlotsResponse(slots=await fleet.slots())
 
     @routes.post("/slots/{job_id}/evict", summary="Stop one engine", responses=_EVICTING)
-    async def evict(request: Request, job_id: EngineId) -> ReplicaView:
+    async def evict(request: Request, job_id: EngineId) -> EvictedReplica:
         """It ends what it has begun; its service starts another where one lacks: `longshore evict
-        JOB --json`."""
+        JOB --json`. `notes` says where its service could not be told."""
         needs_token(request)
         return await fleet.evict(job_id)
 

@@ -122,10 +122,11 @@ def revisions_html(revisions: Iterable[RevisionView], now: datetime) -> str:
     rows = (
         f"<tr>{cell(str(each.number))}{cell(escape(each.model), 'Model')}"
         f"{number(str(each.model_revision), 'Of the model')}"
+        f"{cell(escape(each.runtime) or NONE, 'Runtime')}"
         f"{cell(f'{when(each.created_at)}', 'Made (UTC)')}"
         f"{cell(escape(ago(each.ready_at, now)) if each.ready_at else 'never', 'Ready')}"
         f"{cell(_in_lines(each.undone), folds=True)}</tr>"
         for each in revisions
     )
-    heads = ("Revision", "Model", "Of the model", "Made (UTC)", "Ready", "Undone")
+    heads = ("Revision", "Model", "Of the model", "Runtime", "Made (UTC)", "Ready", "Undone")
     return table("Revisions", heads, rows, numbers=("Of the model",))

@@ -4,7 +4,7 @@ import ipaddress
 import posixpath
 import re
 from typing import Annotated
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from pydantic import BeforeValidator
 
@@ -33,8 +33,13 @@ _HOST = re.compile(
 )
 _PASSWORD = re.compile(r"""(?<=://)([^/?#@\s:"']*):([^/?#\s"']*)@""")
 _USER_OF_HTTP = re.compile(r"""(https?://)[^/?#\s"']+@""", re.IGNORECASE)
-_PARAMETER = re.compile(r"""([?&])([^?&=\s]*)=((?:[^&#\s"'\\]|\\++(?!["']))*)""")
+_PARAMETER = re.compile(r"[?&]([^?&=\s]*)=")
+_WHOLE_VALUE = re.compile(r"""(?:[^&#\s"'\\]|\\++(?!["']))*""")
 """A backslash before a quote is of the JSON or the Python around it."""
+_VALUE = re.compile(r"""(?:[^?&#\s"'\\]|\?(?![^?&=\s]*=)|\\++(?!["']))*""")
+"""Up to the query of a URL that is in it as it is."""
+_ESCAPED = 4
+"""So many times a URL may be escaped in the query of another, and is searched still."""
 _SECRET_NAME = re.compile(
     r"passw|pwd|secret|token|key|signature|(?<![a-z])sig$|(?<![a-z])o?auth(?![a-z])|authori[sz]ation"
     r"|access|credential|jwt|hmac|hdn|session",
@@ -127,16 +132,33 @@ def unquoted(text: str) -> str:
 
 def without_secrets(text: str) -> str:
     """Return the text with the passwords of its URLs, and secrets in their query, masked; over
-    HTTP the user too, which may be a token."""
+    HTTP the user too, which may be a token. Also of URLs that are in the query of others, as they
+    are or escaped."""
+    return _masked(text, _ESCAPED)
+
+
+def _masked(text: str, escaped: int) -> str:
+    """Return the text without secrets, also of what is `escaped` so many times in it."""
     text = _PASSWORD.sub(r"\1:***@", _USER_OF_HTTP.sub(r"\1***@", text))
-    return _PARAMETER.sub(_without_value, text)
+    parts, end = list[str](), 0
+    while found := _PARAMETER.search(text, end):
+        of_name = _SECRET_NAME.search(found[1])
+        value = (_WHOLE_VALUE if of_name else _VALUE).match(text, found.end())
+        assert value is not None
+        parts += text[end : found.end()], "***" if of_name else _shown(value[0], escaped)
+        end = value.end()
+    return "".join([*parts, text[end:]])
 
 
-def _without_value(found: re.Match[str]) -> str:
-    """Return a parameter of a query, without its value where its name says that it is secret, and
-    without what looks so in any other."""
-    of_name = _SECRET_NAME.search(found[2])
-    return f"{found[1]}{found[2]}={'***' if of_name else _LONG.sub(_without_token, found[3])}"
+def _shown(value: str, escaped: int) -> str:
+    """Return the value of a parameter whose name does not say that it is secret, without what
+    looks so."""
+    if escaped and "%" in value:
+        plain = unquote(value)
+        if (masked := _masked(plain, escaped - 1)) != plain:
+            as_it_was = {letter for letter in value if letter.isascii()} - {"%", "\\"}
+            value = quote(masked, safe="*:@" + "".join(as_it_was), errors="replace")
+    return _LONG.sub(_without_token, value)
 
 
 def _without_token(found: re.Match[str]) -> str:

@@ -167,12 +167,21 @@ class ReplicaView(Wire):
         return bool(self.leased) and self.used > self.leased_in_all
 
 
+class EvictedReplica(ReplicaView):
+    """One replica that somebody has evicted."""
+
+    notes: tuple[str, ...] = ()
+    """That its service was not told, where that is so."""
+
+
 class RevisionView(Wire):
     """One revision of a service."""
 
     number: int
     model: str
     model_revision: int
+    runtime: str = ""
+    """What serves the model, by its name."""
     created_at: Instant
     ready_at: Instant | None = None
     """When a replica of it was ready first."""

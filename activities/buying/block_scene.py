@@ -269,11 +269,11 @@ def unwanted(block: str) -> str:
 
 def idle_since(block: str) -> str:
     """Return the SQL of since when nothing runs on a block that is billed as it runs: null while
-    something does, and before it is up. Time that is paid in advance is not idle, but for its last
-    minute. `block` is the SQL of its id."""
+    something does, and before it is up. An agent that starts anew in between begins nothing. Time
+    that is paid in advance is not idle, but for its last minute. `block` is the SQL of its id."""
     return f"""
     SELECT CASE WHEN NOT coalesce(bool_or(p.job_id IS NOT NULL AND p.ended_at IS NULL), false)
-                THEN greatest(max(p.ended_at), max(n.registered_at),
+                THEN greatest(max(p.ended_at), max(n.came_at),
                               max({PREPAID_UNTIL}) - interval '1 minute') END
       FROM nodes n
       JOIN orders o ON o.key = n.block_id AND o.is_machine

@@ -1,6 +1,5 @@
 """Who would pay for a job, envelope by envelope, as its next cycle would find it."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -15,6 +14,7 @@ from longshore.activities.funding.rows import load_facts
 from longshore.activities.placements import BORROWS
 from longshore.activities.serving.update_room import Replaced, replaced_by
 from longshore.activities.snapshot import load_nodes, load_pool, load_queue, load_running
+from longshore.activities.threads import in_thread
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.fund_view import FundRemedy, FundRung, FundView
 from longshore.models.funding import FundingClass, FundingCode, PoolFunding
@@ -38,6 +38,7 @@ from longshore.scheduling.funding.quotas import QuotaRoom, in_its_way, lifted, m
 from longshore.scheduling.funding.remedies import for_job
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import split_of
+from longshore.scheduling.funding.tried import GoOn
 from longshore.scheduling.order import queue_order
 
 _NAMED = 5
@@ -49,21 +50,22 @@ async def fund_view(database: Database, job_id: str, margins: Margins) -> FundVi
     a job that has ended.
 
     What would help is tried behind all that wait before it, which may take seconds: in a thread,
-    once the snapshot is over, so that neither its process nor the database waits for it.
+    once the snapshot is over, so that neither its process nor the database waits for it. The
+    thread ends soon where nobody waits for it any more.
     """
     async with database.snapshot() as connection:
         found = await _read(connection, job_id, margins)
-    return found if isinstance(found, FundView) else await asyncio.to_thread(_worked_out, found)
+    return found if isinstance(found, FundView) else await in_thread(partial(_worked_out, found))
 
 
-def _worked_out(view: Callable[[], FundView]) -> FundView:
+def _worked_out(view: Callable[[GoOn], FundView], go_on: GoOn) -> FundView:
     with paused():
-        return view()
+        return view(go_on)
 
 
 async def _read(
     connection: AsyncConnection, job_id: str, margins: Margins
-) -> FundView | Callable[[], FundView]:
+) -> FundView | Callable[[GoOn], FundView]:
     """Return who pays for a job; where that has to be worked out, how, from what was read."""
     slot = await connection.scalar(text(_SLOT), {"id": job_id})
     job_id = job_id if slot is None else slot
@@ -134,7 +136,7 @@ class _Queue(NamedTuple):
     """Replicas that go on until the job is ready."""
 
 
-def _planned(seen: _Queue, mine: JobRequest, pays_all: FundView | None) -> FundView:
+def _planned(seen: _Queue, mine: JobRequest, pays_all: FundView | None, go_on: GoOn) -> FundView:
     """Return who would pay for a job that waits; `pays_all` is of a tenant without a budget."""
     pool, funding, now = seen.pool, seen.funding, seen.now
     ordered = queue_order(seen.waiting, seen.packing, now, seen.nodes, seen.running)
@@ -155,7 +157,7 @@ def _planned(seen: _Queue, mine: JobRequest, pays_all: FundView | None) -> FundV
         return _over(pays_all, why, funding, free, ordered, mine, old) if why else pays_all
     # What is over its quota asks nobody, and takes no room of those behind it.
     asking = [job for job in ordered if job.id == mine.id or job.id not in over]
-    found = _waiting(funding, pool, asking, mine, now, seen.ends)
+    found = _waiting(funding, pool, asking, mine, now, seen.ends, go_on)
     if why:
         return _over(found, why, funding, free, ordered, mine, old)
     if own := paid.own_nodes.get(mine.id):
@@ -230,7 +232,13 @@ def _set(wall: Wall, over: OverQuota) -> str:
 
 
 def _running(
-    facts: Facts, use: Use, now: datetime, ends: Mapping[str, datetime], *, sized: bool
+    facts: Facts,
+    use: Use,
+    now: datetime,
+    ends: Mapping[str, datetime],
+    go_on: GoOn,
+    *,
+    sized: bool,
 ) -> FundView:
     """Return who pays for what runs; its rungs as if it were covered anew. What one that is
     `sized` asks for is not what it has: nothing is said of fewer GPUs."""
@@ -239,7 +247,7 @@ def _running(
     following = [paid.charge for paid in room.held.get(attempt, {}).values()]
     for charge in following:
         room.remove(charge)
-    found = explain(room, use, ends)
+    found = explain(room, use, ends, go_on=go_on)
     if sized:
         helps = tuple(each for each in found.remedies if each.what is not Helps.FEWER)
         found = found._replace(remedies=helps)
@@ -269,10 +277,11 @@ def _waiting(
     mine: JobRequest,
     now: datetime,
     ends: Mapping[str, datetime],
+    go_on: GoOn,
 ) -> FundView:
     facts, asks = funding.facts, funding.asks
     room, use, ahead = as_found(facts, pool, ordered, asks, mine, now)
-    found = explain(room, use, ends, ahead)
+    found = explain(room, use, ends, ahead, go_on)
     found = found._replace(remedies=tuple(for_job(mine, found.remedies)))
     before = frozenset(job.id for job in ordered[: ordered.index(mine)])
     view = _view(room, use, found, before)

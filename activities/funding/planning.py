@@ -41,6 +41,7 @@ from longshore.scheduling.funding.pool import (
     pool_funding,
     settled,
 )
+from longshore.scheduling.funding.quotas import having
 from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.order import queue_order
 
@@ -226,10 +227,11 @@ async def funding_beside(
     nodes: Sequence[Node],
     now: datetime,
     before: Sequence[tuple[JobRequest, JobSpec]] = (),
+    elsewhere: Iterable[tuple[JobRequest, Collection[str]]] = (),
 ) -> PoolFunding | None:
     """Return who would pay for a job that is not in its pool's queue, were it the last one there,
-    behind those `before`, which are not in it either; None where no budget or quota concerns
-    it."""
+    behind those `before`, which are not in it either, and those that started `elsewhere`, which
+    count for quotas alone; None where no budget or quota concerns it."""
     if await read_funding(connection, pool.name, [job]) is None:
         return None  # without reading a queue that may be long
     entries = await load_queue(connection, pool.name)
@@ -239,7 +241,8 @@ async def funding_beside(
     if funding is None:
         return None
     asks = {each.id: Asks(its.funding or FundingTerms(), its.preemptible) for each, its in more}
-    funding = funding._replace(asks={**funding.asks, **asks})
+    walls = having(funding.walls, elsewhere)
+    funding = funding._replace(asks={**funding.asks, **asks}, walls=walls)
     running = await load_running(connection, pool.name)
     packing = pool.packing.model_copy(update={"funding": None})  # as where it is asked who pays
     ordered = queue_order(queue, packing, now, nodes, running)

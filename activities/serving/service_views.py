@@ -223,6 +223,7 @@ _DRAINED = """
 """
 _REVISIONS = f"""
     SELECT number, coalesce(engine -> 'model' ->> 'name', '') AS model, model_revision,
+           coalesce(engine -> 'runtime' ->> 'name', '') AS runtime,
            created_at, ready_at, coalesce(undone, '') AS undone, failures,
            coalesce((SELECT r.message FROM replicas r
                       WHERE r.service = v.service AND r.revision = v.number AND r.message <> ''

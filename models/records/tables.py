@@ -160,6 +160,9 @@ class NodeRow(SQLModel, table=True):
     its agent has not said."""
     expires_at: datetime | None = Field(sa_column=time_column(nullable=True))
     registered_at: datetime = Field(sa_column=time_column(default=True))
+    """Its epoch of now."""
+    came_at: datetime = Field(sa_column=time_column(default=True))
+    """Its first one."""
     changed_in: int = Field(
         default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
     )

@@ -12,6 +12,7 @@ from longshore.scheduling.funding.facts import Use, Where
 from longshore.scheduling.funding.kinds import alike, at_kind
 from longshore.scheduling.funding.remedies import Helps, Remedy, every_asked, remedies
 from longshore.scheduling.funding.room import Room, farther
+from longshore.scheduling.funding.tried import GoOn, always
 
 __all__ = ["Explained", "Helps", "Remedy", "Rung", "explain"]
 
@@ -55,10 +56,12 @@ def explain(
     use: Use,
     ends: Mapping[str, datetime] = MappingProxyType({}),
     ahead: Sequence[Use] = (),
+    go_on: GoOn = always,
 ) -> Explained:
     """Return who would pay for a job now, envelope by envelope. It takes nothing. `ends` is when
     jobs that run are expected to end, as far as that is known; `ahead` are those who wait before
-    it, and have had their turns in `room`."""
+    it, and have had their turns in `room`. Raises what `go_on` raises, which is called before
+    each try of what would help."""
     if not room.tree.has_budget(use.tenant):
         return Explained(ITSELF, ())
     asks = use
@@ -67,7 +70,7 @@ def explain(
     if asks.kinds:
         rungs += _on_others(room, asks, use, {(rung.envelope, rung.rung) for rung in rungs})
     gets = sum(rung.gives for rung in rungs if not rung.on)
-    helps = () if found.funded else tuple(remedies(room, use, found, gets, ends, ahead))
+    helps = () if found.funded else tuple(remedies(room, use, found, gets, ends, ahead, go_on))
     return Explained(found, tuple(rungs), helps)
 
 

@@ -4,7 +4,7 @@ Of a queue it is told by GPUs and jobs, and by the nodes that sensitive jobs hol
 nodes others may start is told by `on_own_nodes`; what a plan places is counted by `refused`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from longshore.models.constraints import Constraint, OnNodes
@@ -204,6 +204,21 @@ class QuotaTurns:
         else:
             self.over.pop(job.id, None)
         return bool(why)
+
+
+def having(
+    walls: Iterable[Wall], others: Iterable[tuple[JobRequest, Collection[str]]]
+) -> tuple[Wall, ...]:
+    """Return hard quotas as they would be once other jobs had started, each on these nodes."""
+    found = list(walls)
+    for job, nodes in others:
+        found = [
+            wall.having(_asked(job), nodes, alone=job.sensitive)
+            if job.tenant in wall.below
+            else wall
+            for wall in found
+        ]
+    return tuple(found)
 
 
 def lifted(walls: Iterable[Wall], tenant: str | None) -> list[Wall]:

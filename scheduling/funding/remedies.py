@@ -17,7 +17,7 @@ from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use
 from longshore.scheduling.funding.ladder import OWN as ITSELF
 from longshore.scheduling.funding.ladder import WORDS, lends_to
 from longshore.scheduling.funding.room import Room, lends, milli
-from longshore.scheduling.funding.tried import Turn, held_now
+from longshore.scheduling.funding.tried import GoOn, Turn, always, held_now
 
 _MOST_OPENINGS = 5
 _MOST_SPONSORS = 50
@@ -130,10 +130,11 @@ def remedies(
     gets: int,
     ends: Mapping[str, datetime],
     ahead: Sequence[Use] = (),
+    go_on: GoOn = always,
 ) -> Iterable[Remedy]:
     """Return what would have somebody pay for a job that gets so much of what it asks for. Those
     who wait `ahead` of it come first then, too."""
-    turn = Turn(room, use, ahead)
+    turn = Turn(room, use, ahead, go_on)
     yield from _fewer(room, use, gets)
     yield from _borrowing(room, use, found)
     yield from _budget(turn, gets)
@@ -196,7 +197,7 @@ def _borrowing(room: Room, use: Use, found: Cover) -> Iterable[Remedy]:
 def _lending(turn: Turn, gets: int) -> Iterable[Remedy]:
     """Return which sponsor's envelope has unused GPUs that it may not lend, and how many in all it
     would have to."""
-    room, use, _ = turn
+    room, use, *_ = turn
     wants = sum(share.amount for share in use.shares)
     tried: set[int] = set()
     for asked in every_asked(room, use):
@@ -253,7 +254,7 @@ def _terms(use: Use, sponsors: tuple[str, ...], max_borrow: int | None) -> Fundi
 def _caps(turn: Turn, missing: int) -> Iterable[Remedy]:
     """Return by how much a cap has to be higher, or several together. `missing` is for how much
     nobody pays."""
-    room, use, _ = turn
+    room, use, *_ = turn
     taking = start(room, use, ignore_caps=True)
     taking.walk(use)
     over = [(cap, -left) for cap, left in enumerate(room.cap_free) if left < 0]
@@ -261,12 +262,12 @@ def _caps(turn: Turn, missing: int) -> Iterable[Remedy]:
     each = min(share.milli for share in use.shares)
     helped = False
     for cap, by in over:
-        if not _covered_above(room, use, cap, by):
+        if not _covered_above(turn, cap, by):
             continue
         # What comes after it on the ladder, and is under no cap, may pay for a part.
         tries = range(missing, by, each)
         least = bisect_left(tries, True, key=lambda more, cap=cap: (
-            _covered_above(room, use, cap, more)))  # fmt: skip
+            _covered_above(turn, cap, more)))  # fmt: skip
         raised = _enough(turn, [(cap, tries[least] if least < len(tries) else by)])
         if raised:
             helped = True
@@ -275,8 +276,10 @@ def _caps(turn: Turn, missing: int) -> Iterable[Remedy]:
         yield _raised(room, raised)
 
 
-def _covered_above(room: Room, use: Use, cap: int, by: int) -> bool:
+def _covered_above(turn: Turn, cap: int, by: int) -> bool:
     """Return whether somebody would pay if a cap were so much higher, and nobody else took it."""
+    turn.go_on()
+    room, use, *_ = turn
     then = Room(held_now(room, use), room.now)
     then.cap_free[cap] += by
     return cover(then, use).funded
@@ -305,7 +308,7 @@ def _raised(room: Room, raised: Sequence[tuple[int, int]]) -> Remedy:
 
 def _openings(turn: Turn) -> Iterable[Remedy]:
     """Return when somebody would pay, if nothing else changed until then."""
-    room, use, _ = turn
+    room, use, *_ = turn
     starts = {
         at
         for asked in every_asked(room, use)
@@ -321,7 +324,7 @@ def _openings(turn: Turn) -> Iterable[Remedy]:
 
 def _budget(turn: Turn, gets: int) -> Iterable[Remedy]:
     """Return how large an envelope of its own tenant would have to be."""
-    room, use, _ = turn
+    room, use, *_ = turn
     wants = sum(share.amount for share in use.shares)
     own = next((one for one in every_asked(room, use) if one.rung == OWN and not one.code), None)
     gpu_type = use.shares[0].where.gpu_type
@@ -348,7 +351,7 @@ def _budget(turn: Turn, gets: int) -> Iterable[Remedy]:
 
 def _ends(turn: Turn, ends: Mapping[str, datetime]) -> Iterable[Remedy]:
     """Return when somebody would pay, if jobs ended as expected and nothing else changed."""
-    room, use, _ = turn
+    room, use, *_ = turn
     then = Room(held_now(room, use), room.now)
     back: dict[datetime, list[Charge]] = {}
     for place in {one.place for one in every_asked(then, use) if one.code is None}:
@@ -358,6 +361,7 @@ def _ends(turn: Turn, ends: Mapping[str, datetime]) -> Iterable[Remedy]:
                 back.setdefault(max(end, room.now), []).append(paid.charge)
     enough: list[datetime] = []
     for end in sorted(back)[:_MOST_ENDS]:
+        turn.go_on()
         for charge in back[end]:
             then.remove(charge)
         if cover(then, use).funded:

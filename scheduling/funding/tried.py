@@ -13,6 +13,13 @@ from longshore.scheduling.funding.kept import KeptFunding
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.turns import fund
 
+GoOn = Callable[[], None]
+"""Raises where nobody waits for an answer any more; called before each try."""
+
+
+def always() -> None:
+    """Go on whoever waits."""
+
 
 class Turn(NamedTuple):
     """A job that nobody pays for, at its turn."""
@@ -22,6 +29,7 @@ class Turn(NamedTuple):
     use: Use
     ahead: Sequence[Use]
     """Who waits before it."""
+    go_on: GoOn = always
 
     def facts(self) -> Facts:
         """Return the facts as they are before those turns, without the job."""
@@ -32,6 +40,7 @@ class Turn(NamedTuple):
     def paid(self, facts: Facts, at: datetime) -> bool:
         """Return whether somebody would pay if all were so: what runs and has no payer comes
         first, and then those ahead of it."""
+        self.go_on()
         room = KeptFunding(facts, at).room
         fund(room, self.ahead)
         return cover(room, self.use).funded
@@ -56,6 +65,7 @@ class Turn(NamedTuple):
     def _wanted_first(self, facts: Facts) -> int | None:
         """Return how much others want first for which nobody pays; None where somebody pays for
         the job."""
+        self.go_on()
         funded, room = evaluated(facts, self.room.now)
         covers = fund(room, self.ahead)
         if cover(room, self.use).funded:

@@ -12,6 +12,7 @@ from temporalio.testing import ActivityEnvironment
 
 from longshore.activities.buying import block_decisions
 from longshore.activities.buying.block_decisions import BlockDecisionActivities
+from longshore.activities.buying.block_scene import idle_since
 from longshore.activities.buying.blocks import BlockActivities
 from longshore.activities.buying.machine_ends import MachineEnds
 from longshore.activities.pool_cache import PoolCache
@@ -70,6 +71,22 @@ async def test_a_job_waits_for_no_machine_that_has_ended(lost: Ledger, settings:
     await MachineEnds(lost.database, settings).stop(_market(Pods()), await _row(lost), None)
     assert [each.id for each in (await look(lost, kept, random.Random())).nodes.nodes] == ["own"]
     assert await _why(lost, "after") == "the node that could hold it is not ready"
+
+
+async def test_a_machine_stays_idle_across_registrations_of_its_agent(lost: Ledger):
+    """Until a job runs there: its end is later."""
+    since = "SELECT ({}) AS at".format(idle_since("'p.1'"))
+    first = await lost.value("SELECT registered_at FROM nodes WHERE id = 'p.1'")
+    assert await lost.value(since) == first
+    await lost.register("p.1", boot="boot-2", gpus=2)
+    assert await lost.value("SELECT registered_at FROM nodes WHERE id = 'p.1'") > first
+    assert await lost.value(since) == first
+    async with lost.listening("a"):
+        await lost.enqueue("a")
+        await lost.cycle("1")
+    assert await lost.value(since) is None
+    await lost.finish("a")
+    assert await lost.value(since) == await lost.value("SELECT ended_at FROM placements")
 
 
 class Pods:

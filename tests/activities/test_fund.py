@@ -10,6 +10,7 @@ from rich.console import Console
 
 from longshore.activities.funding import fund
 from longshore.activities.funding.fund import fund_view
+from longshore.activities.storage import GivenUp
 from longshore.client.use_view import fund_screen
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.fund_view import FundView
@@ -116,6 +117,36 @@ async def test_what_helps_is_tried_in_a_thread_once_the_snapshot_is_over(
     )
     goes_on.set()
     assert [each.what for each in (await asking).remedies] == ["fewer", "budget", "unfunded"]
+
+
+async def test_what_helps_is_tried_no_further_where_nobody_waits_for_it(
+    funded: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    await envelope(funded, "red", milli=2000)
+    await funded.enqueue("j", gpus=4, tenant="red", funding={"unfunded": "wait"})
+    loop, began, over = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+    goes_on, raised = threading.Event(), list[Exception]()
+
+    def explained(*args: Any) -> Explained:
+        loop.call_soon_threadsafe(began.set)
+        assert goes_on.wait(30)
+        try:
+            return explain(*args)
+        except Exception as error:
+            raised.append(error)
+            raise
+        finally:
+            loop.call_soon_threadsafe(over.set)
+
+    monkeypatch.setattr(fund, "explain", explained)
+    asking = asyncio.create_task(asked(funded, "j"))
+    await asyncio.wait_for(began.wait(), 30)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    goes_on.set()
+    await asyncio.wait_for(over.wait(), 30)
+    assert [type(each) for each in raised] == [GivenUp]
 
 
 async def test_no_size_is_named_that_a_job_cannot_have(funded: Ledger):

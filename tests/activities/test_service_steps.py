@@ -167,6 +167,7 @@ async def test_a_changed_spec_is_a_new_revision_and_another_number_is_not(served
     found = await served.view()
     assert (found.revision, found.spec.replicas, found.spec.priority) == (2, 2, 7)
     assert [each.number for each in found.revisions or ()] == [2, 1]
+    assert {each.runtime for each in found.revisions or ()} == {"llama.cpp"}
 
 
 async def test_other_sizes_are_a_new_revision_unless_it_was_stored_without(

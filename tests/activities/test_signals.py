@@ -7,7 +7,10 @@ from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.signals import Signals
-from tests.support.ledger import Ledger
+from longshore.models.messages import EnqueueRequest, LeaseEnd, ReleaseRequest
+from longshore.models.placement import PlacementKey
+from tests.support.ledger import SUBMITTED_AT, Ledger
+from tests.support.recorded_service import ENGINE
 
 _TOO_MANY = "exceeded workflow execution limit for signal events"
 
@@ -44,3 +47,31 @@ async def test_a_job_that_takes_no_more_signals_keeps_no_other_from_its_placemen
 async def test_an_array_that_takes_no_more_signals_keeps_no_slot_from_its_end(ledger: Ledger):
     async with ledger.listening("a"):
         await Signals(ledger.temporal).poke_array("a")
+
+
+async def test_a_service_is_told_that_a_replica_is_in_the_queue_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    told = list[str]()
+
+    async def poke(_signals: Signals, service: str) -> None:
+        told.append(service)
+
+    monkeypatch.setattr(Signals, "poke_service", poke)
+    engine = ENGINE.model_copy(update={"service": "chat"}).model_dump(mode="json")
+    await ledger.register()
+    await ledger.enqueue("c", command=None, engine=engine)
+    assert told == [], "it has started the job itself"
+    await ledger.cycle("1")
+    await ledger.release("c")
+    await ledger.enqueue("c", attempt=2, command=None, engine=engine)
+    assert told == ["chat"], "after a failure"
+    await ledger.cycle("2")
+    then = EnqueueRequest(
+        job_id="c", attempt=3, spec=ledger.spec(command=None, engine=engine),
+        submitted_at=SUBMITTED_AT,
+    )  # fmt: skip
+    key = PlacementKey(job_id="c", attempt=2)
+    moved = ReleaseRequest(key=key, reason=LeaseEnd.MOVED, then=then)
+    assert await ledger.run(ledger.queue.release, moved)
+    assert told == ["chat", "chat"], "after a move"

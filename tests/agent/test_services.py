@@ -97,7 +97,7 @@ async def test_an_update_under_traffic_drops_nothing(
     assert not set(first.endpoints) & set(second.endpoints)
     assert len(answers) > 2
     assert (await longshore.serve(two.model_copy(update={"cpus": 0.5})))[0] == 2, "as it is"
-    assert await longshore.undo_rollout(service.name) == 1
+    assert await longshore.undo_rollout(service.name) == (1, ())
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,14 @@ def a_file(
     replicas: int = 1,
     tenant: str = "default",
     into: str = "",
+    beside: str = "",
 ) -> str:
-    """Write a file whose names have `pool`; its service goes `into` another one."""
+    """Write a file whose names have `pool`; its service goes `into` another one, and may have
+    another `beside` it in a pool of that name."""
     said = {"memory": memory, "replicas": replicas, "tenant": tenant, "into": into or pool}
     file = folder / "serve.yaml"
-    file.write_text(_FILE.format(pool=pool, **said))
+    more = f"  - {{name: b-{pool}, model: m-{pool}, pool: {beside}, tenant: {tenant}}}\n"
+    file.write_text(_FILE.format(pool=pool, **said) + (more if beside else ""))
     return str(file)
 
 
@@ -109,6 +112,25 @@ async def test_a_replica_counts_against_a_quota_for_those_behind_it(
     assert first.startswith("  a replica would start now on ")
     assert second.startswith("  a replica would wait, with nothing kept or bought for it: ")
     assert f"quota of tenant {narrow}: max_gpus" in second
+
+
+async def test_a_replica_in_another_pool_counts_against_the_same_quota(
+    longshore: Command, tmp_path: Path, temporal: Client, settings: Settings, pool: str
+) -> None:
+    """Each is of 0.625 GPUs."""
+    narrow, other = f"narrow-{pool}", f"other-{pool}"
+    assert (await longshore("tenant", "set", narrow, "--max-gpus", "1")).code == 0
+    file = a_file(tmp_path, pool, tenant=narrow, beside=other)
+    token = settings.resolve_agent_token()
+    here, there = (ScriptedNode(temporal, each, token, gpus=1) for each in (pool, other))
+    await here.register()
+    await there.register()
+    async with here.serving(), there.serving():
+        ran = await longshore("serve", file, "--dry-run")
+    assert ran.code == 0, ran.err
+    first, second = [line for line in ran.out.splitlines() if line.startswith("  a replica")]
+    assert first.startswith(f"  a replica would start now on {here.id}")
+    assert f"quota of tenant {narrow}: max_gpus: 0.625 + 0.625 > 1" in second
 
 
 async def test_it_says_where_a_replica_of_its_own_is_stopped_first(

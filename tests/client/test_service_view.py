@@ -126,7 +126,17 @@ def test_serve_says_what_else_changes_of_a_service_that_is_there() -> None:
     assert served_line(now.spec, 3, before, now) == (
         "web: revision 3, model m, of which revision 1 to 3, replicas 3 to 2 (an undo leaves that)"
     )
-    scaled = a_service(1, 2, r1=1)
+    other = a_service(2, 3, r2=1, r1=1)
+    newer, older = (
+        each.model_copy(update={"runtime": runtime})
+        for each, runtime in zip(other.revisions or (), ("vllm", "llama.cpp"), strict=True)
+    )
+    before = before.model_copy(update={"revisions": (older,)})
+    other = other.model_copy(update={"revisions": (newer, older)})
+    assert served_line(other.spec, 2, before, other) == (
+        "web: revision 2, model m, runtime llama.cpp to vllm"
+    )
+    scaled = a_service(1, 2, r1=1).model_copy(update={"revisions": (older,)})
     assert served_line(scaled.spec, 1, before, scaled) == (
         "web: revision 1, model m, replicas 3 to 2"
     )
@@ -182,3 +192,4 @@ def test_a_narrow_table_of_revisions_has_room_for_why_one_was_undone() -> None:
     assert " ".join(line[begin:].strip() for line in lines).split() == why.split()
     wide = drawn(revisions_table([revision], NOW, 140), 140)[0]
     assert "revision of the model" in wide
+    assert "runtime" in wide

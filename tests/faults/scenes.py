@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from longshore.client.api import Longshore
+from longshore.client.untold import refuse_untold
 from longshore.models.errors import NotFoundError, RefusedError, UnavailableError
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobState
@@ -35,6 +36,15 @@ async def until_answered(
     async with asyncio.timeout(2 * PATIENCE):  # a call that never comes back is none
         await eventually(answered, timeout=PATIENCE, interval=0.05)
     return answers[0]
+
+
+async def until_told(change: Callable[[], Awaitable[Iterable[str]]]) -> None:
+    """Repeat a change, which returns notes, until it is answered and who it is for was told."""
+
+    async def told() -> None:
+        refuse_untold(await change())
+
+    await until_answered(told)
 
 
 async def until_taken(command: Callable[[], Awaitable[object]]) -> None:

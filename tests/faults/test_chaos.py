@@ -192,10 +192,13 @@ def _serving(
     async def answer(*_asked: object) -> ServiceView | None:
         return view
 
+    async def told(*_asked: object) -> tuple[str, ...]:
+        return ()
+
     fleet: Any = SimpleNamespace(
         rows=lambda _statement: rows,
         stack=SimpleNamespace(folder=folder),
-        longshore=SimpleNamespace(service=answer, scale=answer, remove_service=answer),
+        longshore=SimpleNamespace(service=answer, scale=told, remove_service=told),
     )
     return Serving(fleet)
 

@@ -20,7 +20,7 @@ from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.serving import ModelSpec
 from tests.faults.chaos.serving import engines_of
 from tests.faults.fleet import PATIENCE, TEMPORAL, Fleet, running_fleet
-from tests.faults.scenes import until_answered
+from tests.faults.scenes import until_answered, until_told
 from tests.support.agent import AgentProcess
 from tests.support.control import new_pool
 from tests.support.gguf_models import Model, write
@@ -119,7 +119,7 @@ class Scene:
 
     async def remove(self) -> None:
         """Remove it; nothing may be left of it."""
-        await until_answered(lambda: self.fleet.longshore.remove_service(self.name))
+        await until_told(lambda: self.fleet.longshore.remove_service(self.name))
 
         async def over() -> bool:
             return (await self.view()).state is ServiceState.REMOVED

@@ -19,7 +19,7 @@ from longshore.workers.stack import agent_process
 from tests.faults.cases import cases_of
 from tests.faults.chaos.serving import LEASED, engines_of
 from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
-from tests.faults.scenes import until_answered
+from tests.faults.scenes import until_answered, until_told
 from tests.support.gguf_models import Model, write
 from tests.support.waiting import eventually
 
@@ -63,7 +63,7 @@ async def test_each_replica_is_there_once(
     revision, *_ = await until_answered(lambda: fleet.longshore.serve(changed))
     found = await _until_settled(fleet, tmp_path)
     assert found.revision == revision
-    await until_answered(lambda: fleet.longshore.remove_service(NAME))
+    await until_told(lambda: fleet.longshore.remove_service(NAME))
 
     async def over() -> bool:
         return (await _view(fleet)).state is ServiceState.REMOVED

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Protocol, TypeVar
 
 from longshore.client.api import Longshore
+from longshore.client.untold import refuse_untold
 from longshore.models.errors import StackError
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.serving import ModelSpec
@@ -73,7 +74,7 @@ class ServingScene:
         answered = sum([await asyncio.to_thread(_ask, each) for each in ready.endpoints])
         said = f"{engines} of a tiny model answered with {count(answered, 'token')}"
         self._teller.tell("answered", said)
-        await patiently(lambda: self._api.remove_service(SERVICE))
+        await patiently(self._remove)
         await until(lambda found: found.state is ServiceState.REMOVED, "its engines do not end")
         return said
 
@@ -86,7 +87,11 @@ class ServingScene:
             name=SERVICE, model=MODEL, tenant="demo", pool=POOL, replicas=REPLICAS,
             drain=timedelta(seconds=5),
         )  # fmt: skip
-        await self._api.serve(spec)
+        _, warnings = await self._api.serve(spec)
+        refuse_untold(warnings)  # it is served again
+
+    async def _remove(self) -> None:
+        refuse_untold(await self._api.remove_service(SERVICE))
 
 
 def _why_not() -> str:

@@ -122,12 +122,12 @@ class Serving:
     async def violations(self) -> list[str]:
         """Have it come to rest, then remove it; return what is wrong with what is left."""
         longshore = self._fleet.longshore
-        await scenes.until_answered(lambda: longshore.scale(NAME, REPLICAS))
+        await scenes.until_told(lambda: longshore.scale(NAME, REPLICAS))
         try:
             await eventually(self.is_at_rest, timeout=2 * PATIENCE, interval=0.5)
         except AssertionError as error:
             return [f"service {NAME} did not settle: {error}"]
-        await scenes.until_answered(lambda: longshore.remove_service(NAME))
+        await scenes.until_told(lambda: longshore.remove_service(NAME))
         try:
             await eventually(self._is_removed, timeout=PATIENCE, interval=0.2)
         except AssertionError as error:
@@ -174,7 +174,15 @@ class Serving:
             name=NAME, model=model, replicas=REPLICAS, cpus=0.5, ram=0.1, priority=5,
             drain=timedelta(seconds=2, milliseconds=self._changes),
         )  # fmt: skip
-        return (await scenes.until_answered(lambda: self._fleet.longshore.serve(spec)))[0]
+        number = 0
+
+        async def serve() -> tuple[str, ...]:
+            nonlocal number
+            number, warnings = await self._fleet.longshore.serve(spec)
+            return warnings
+
+        await scenes.until_told(serve)
+        return number
 
     async def _change(self, chance: random.Random) -> bool:
         await self._serve(_GOOD)

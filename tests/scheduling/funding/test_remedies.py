@@ -269,3 +269,35 @@ def test_what_does_not_help_a_job_alone_is_not_tried_behind_a_queue(
 
     assert turn.least(changed) is None
     assert turns == [50, 0]
+
+
+def test_each_way_to_help_asks_whether_anybody_waits_for_the_answer():
+    """Of a job for which many are tried: whichever look is the last, nothing comes after."""
+    envelopes = [
+        owned(1, "red", 2), owned(2, "red", 4, start=NOW + HOUR),
+        owned(3, "bank", 9, lending=Lending(to=("red",), max=1)),
+    ]  # fmt: skip
+    caps = [capped(1, "red", 1, [1])]
+    runs, charges = [use("r0", "red", 1)], [paid("r0", 1, 1)]
+    facts = facts_of(tree(red=None, bank=None), envelopes, caps, runs, charges)
+    wanted = use("w", "red", 3, where=WAITING, terms=borrowing("bank"))
+    looks, last = [0], 10**9
+
+    class Left(Exception):
+        pass
+
+    def go_on() -> None:
+        looks[0] += 1
+        if looks[0] == last:
+            raise Left
+
+    room = Room(facts, NOW)
+    found = explain(room, wanted, {"r0": GONE}, go_on=go_on)
+    assert Helps.LENDING in {each.what for each in found.remedies}
+    assert looks[0] > 5
+    for last in range(1, looks[0] + 1):
+        looks[0] = 0
+        with pytest.raises(Left):
+            explain(room, wanted, {"r0": GONE}, go_on=go_on)
+        assert looks == [last]
+    assert explain(room, wanted, {"r0": GONE}) == found, "it took nothing"
