@@ -2,13 +2,21 @@
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from pydantic import ValidationError
+from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from longshore.models.base import Wire
-from longshore.models.errors import LongshoreError, MarketError, NotFoundError
+from longshore.models.errors import (
+    LongshoreError,
+    NoProviderError,
+    NotFoundError,
+    RefusedError,
+    SpecError,
+)
 from longshore.models.problems import describe_all
 
 P = ParamSpec("P")
@@ -16,8 +24,13 @@ R = TypeVar("R")
 
 _BOUNDS = ("_in_reach", "_in_bounds", "_in_calendar", "_ten_years")
 """How the names of checks end that look at one value alone."""
+_DATA = "DataError"
 _MOST = 1_000
 """Characters that a failure tells of an error of the database."""
+_BY_A_PERSON = (NoProviderError, RefusedError, SpecError)
+"""What no other try helps: somebody installs, allows or mends something."""
+_LONGEST_PAUSE = timedelta(minutes=5)
+"""Between two tries of a step on what was bought that only a person can help."""
 
 
 def reports_errors(call: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
@@ -33,16 +46,22 @@ def reports_errors(call: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]
 
 
 def follows_up(call: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-    """Like `reports_errors`, for a step on what was bought at a market: it is tried for ever.
+    """Like `reports_errors`, for a step on what was bought at a market: it is tried for ever,
+    unless the database does not have what it is about.
 
-    A market may refuse a look or an end by mistake. Whoever gave up then would leave a machine
-    there that nobody stops, and money that nobody books.
+    A market may refuse a look or an end by mistake, and what a worker cannot read, or may not
+    ask, another one can, or somebody mends it. Whoever gave up then would leave a machine there
+    that nobody stops, and money that nobody books. What only a person can help is tried ever less
+    often, up to every five minutes.
     """
-    return _reporting(call, lambda error: error.retryable or isinstance(error, MarketError))
+    return _reporting(call, lambda error: not isinstance(error, NotFoundError), patient=True)
 
 
 def _reporting(
-    call: Callable[P, Awaitable[R]], again: Callable[[LongshoreError], bool]
+    call: Callable[P, Awaitable[R]],
+    again: Callable[[LongshoreError], bool],
+    *,
+    patient: bool = False,
 ) -> Callable[P, Awaitable[R]]:
     @functools.wraps(call)
     async def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -51,25 +70,38 @@ def _reporting(
         except LongshoreError as error:
             cause = _without_statements(error)
             text = str(error) if cause else str(error)[:_MOST]
+            helped = patient and isinstance(error, _BY_A_PERSON)
             raise ApplicationError(
-                text, type=type(error).__name__, non_retryable=not again(error)
-            ) from cause
+                text, type=type(error).__name__,
+                non_retryable=not (error.retryable or again(error)),
+                next_retry_delay=_pause() if helped else None,
+            ) from cause  # fmt: skip
         except ValidationError as error:
             # Of what is stored: somebody wrote into it by hand, or another version. It may be
             # mended meanwhile, so it may be tried again: the policy of the step says whether.
             said = "; ".join(describe_all(error, whole="all of it"))
             text = f"a {error.title} cannot be read: {said}"[:_MOST]
-            raise ApplicationError(text, type=type(error).__name__) from None
+            raise ApplicationError(
+                text, type=type(error).__name__, next_retry_delay=_pause() if patient else None
+            ) from None
         except Exception as error:
             said = _about_data(error, f"{call.__name__} of {_ids(args)}")
             if said is None and not _carries_statement(error):
                 raise
             kind, text = said or (type(error).__name__, f"the capacity database: {_first(error)}")
+            helped = patient and kind == _DATA
             raise ApplicationError(
-                text, type=kind, non_retryable=said is not None
-            ) from _without_statements(error)
+                text, type=kind, non_retryable=said is not None and not helped,
+                next_retry_delay=_pause() if helped else None,
+            ) from _without_statements(error)  # fmt: skip
 
     return wrapped
+
+
+def _pause() -> timedelta:
+    """Return how long to wait before a step is tried again that only a person can help."""
+    tried = activity.info().attempt if activity.in_activity() else 1
+    return min(timedelta(seconds=2 ** min(tried, 10)), _LONGEST_PAUSE)
 
 
 def _without_statements(error: BaseException) -> BaseException | None:
@@ -118,9 +150,9 @@ def _about_data(error: Exception, step: str) -> tuple[str, str] | None:
     name = type(error).__name__
     cause: Any = getattr(error, "orig", None)
     if name in ("DataError", "StatementError"):  # the second is never sent, for want of a value
-        return "DataError", _first(error)
+        return _DATA, _first(error)
     if name == "IntegrityError" and bound_broken(cause):
-        return "DataError", f"{step}: {_first(error)}"
+        return _DATA, f"{step}: {_first(error)}"
     if name == "NoResultFound":
         return NotFoundError.__name__, f"{step}: the capacity database has no such row"
     if name == "IntegrityError" and type(cause).__name__ == "ForeignKeyViolation":

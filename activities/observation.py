@@ -232,10 +232,10 @@ async def describe(temporal: Client, workflow_id: str, *, ask: bool = True) -> W
         return WorkflowSeen(id=workflow_id, state=WorkflowState.MISSING)
     seen = _listed(flow)
     if flow.status is WorkflowExecutionStatus.RUNNING:
-        trouble = _trouble(flow)
+        trouble, tries = _trouble(flow)
         if ask and not trouble and workflow_id.startswith(_POOL_PREFIX):
             trouble = await _trouble_of_pool(temporal, workflow_id)
-        return seen.model_copy(update={"trouble": trouble})
+        return seen.model_copy(update={"trouble": trouble, "tries": tries})
     if not workflow_id.startswith(_JOB_PREFIX):
         closed = {"state": WorkflowState.CLOSED, "closed_at": flow.close_time}
         return seen.model_copy(update=closed)
@@ -246,17 +246,19 @@ async def describe(temporal: Client, workflow_id: str, *, ask: bool = True) -> W
     )
 
 
-def _trouble(flow: WorkflowExecutionDescription) -> str:
-    """Return what an activity, or the workflow's own code, that is tried again failed with."""
+def _trouble(flow: WorkflowExecutionDescription) -> tuple[str, int]:
+    """Return what an activity, or the workflow's own code, that is tried again failed with, and
+    how often."""
     for pending in flow.raw_description.pending_activities:
         waits = pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED
         if pending.attempt > 1 and waits:
             name, why = pending.activity_type.name, pending.last_failure.message
-            return f"{name} was tried {pending.attempt - 1} times ({why[:300]})"
+            tries = pending.attempt - 1
+            return f"{name} was tried {tries} times ({why[:300]})", tries
     task = flow.raw_description.pending_workflow_task
     if task.attempt > _ATTEMPTS_OF_A_RESTART:
-        return f"its workflow task was tried {task.attempt - 1} times"
-    return ""
+        return f"its workflow task was tried {task.attempt - 1} times", task.attempt - 1
+    return "", 0
 
 
 async def _result(temporal: Client, flow: WorkflowExecution) -> JobResult:

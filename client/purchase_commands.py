@@ -139,7 +139,9 @@ def block(
             amount(each) for each in (of.used_so_far_micro_usd, of.idle_so_far_micro_usd)
         )
         say(f"so far: {used} of time that jobs held, {idle} of time that nobody did")
-    if decision is None:
+    if found.left_alone:
+        note(f"Nothing is decided about it, and it ends at its time: {found.left_alone}.")
+    elif decision is None:
         note("Nothing was decided about it yet: its pool does not buy, or there was no need.")
     else:
         say(f"{clock(decision.at, now())}: {decision.reason}")

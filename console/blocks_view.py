@@ -106,6 +106,11 @@ def machines_html(block: BlockDetail) -> str:
 def decision_html(end: BlockEndView) -> str:
     """Return what was decided last about a block: the answer, and every option in dollars."""
     decision = end.decision
+    if end.left_alone:
+        return (
+            '<p class="padded">Nothing is decided about it, and it ends at its time: '
+            f"{escape(end.left_alone)}.</p>"
+        )
     if decision is None:
         return '<p class="quiet padded">Nothing: its pool does not buy, or there was no need.</p>'
     by = end.renewed_by

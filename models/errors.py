@@ -8,6 +8,7 @@
     ├── ConflictError          the same name and key were submitted with other content
     ├── UnsatisfiableError     no node that can ever come could hold the job
     ├── NotFoundError          no such job, node or pool
+    │   ├── NoProviderError    this installation has no client of a market
     │   ├── NoRecordError      the database has no such job, and its workflow is over
     │   └── NotTakenUpError    the database has no such job yet: no control worker has taken it up
     ├── UnavailableError       a server that is needed does not answer
@@ -80,6 +81,13 @@ class UnsatisfiableError(LongshoreError):
 
 class NotFoundError(LongshoreError):
     exit_code = 66
+
+
+class NoProviderError(NotFoundError):
+    """This installation has no client of a market. Another worker may have: a step is tried
+    again."""
+
+    retryable = True
 
 
 class NoRecordError(NotFoundError):

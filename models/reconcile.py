@@ -47,6 +47,8 @@ class FindingKind(StrEnum):
     """A block of bought time has not ended, and no workflow follows it."""
     PURCHASE_NOT_FOLLOWED = "purchase-not-followed"
     """A purchase may order on, and no workflow does."""
+    STEP_FAILS = "step-fails"
+    """A step of the workflow of a block or purchase has failed many times, and is tried on."""
     DAG_NOT_FOLLOWED = "dag-not-followed"
     """A DAG has not ended, and no workflow follows it."""
     SERVICE_NOT_FOLLOWED = "service-not-followed"

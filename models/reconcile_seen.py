@@ -34,6 +34,8 @@ class WorkflowSeen(Frozen):
     """How a job's closed workflow ended."""
     trouble: str = ""
     """What an activity that is being retried failed with last."""
+    tries: int = 0
+    """How often that has failed."""
 
 
 class PlacementSeen(Frozen):

@@ -8,6 +8,7 @@ is young too.
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+from longshore.models.block import block_workflow_id
 from longshore.models.cycles import NOTED_EVERY
 from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.job_status import JobState, JobStatus
@@ -33,7 +34,6 @@ from longshore.models.reconcile_seen import (
     WorkflowState,
 )
 from longshore.models.service_messages import service_workflow_id
-from longshore.models.text import count
 from longshore.scheduling.reconcile_lost import (
     Lost,
     lost_blocks,
@@ -44,6 +44,8 @@ from longshore.scheduling.reconcile_lost import (
     lost_services,
     workflows_of,
 )
+from longshore.scheduling.reconcile_steps import failing_steps
+from longshore.scheduling.reconcile_sums import funding_differences, ledger_differences
 
 _JOB_PREFIX = job_workflow_id("")
 _HAS_PROCESS = (JobState.RUNNING, JobState.STOPPING)
@@ -71,8 +73,9 @@ def to_describe(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
         for workflow_id in workflows_of(block)
         if workflow_id not in seen.workflows
     }
-    bought = {purchase_workflow_id(purchase.id) for purchase in seen.purchases}
-    wanted |= {workflow_id for workflow_id in bought if workflow_id not in seen.workflows}
+    # Of those that run a list does not say whether their steps fail.
+    wanted |= {block_workflow_id(block.id) for block in seen.blocks}
+    wanted |= {purchase_workflow_id(purchase.id) for purchase in seen.purchases}
     wanted |= {id for dag in seen.dags if (id := dag_workflow_id(dag.id)) not in seen.workflows}
     served = {service_workflow_id(service.name) for service in seen.services}
     wanted |= {workflow_id for workflow_id in served if workflow_id not in seen.workflows}
@@ -108,8 +111,9 @@ def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
         *_hold_back(bought, len(seen.purchases), "purchases", request),
         *_hold_back(dags, len(seen.dags), "DAGs", request),
         *_hold_back(services, len(seen.services), "services", request),
-        *_ledgers(seen),
-        *_funding(seen),
+        *failing_steps(seen),
+        *ledger_differences(seen),
+        *funding_differences(seen),
         *_agents(seen, request),
     )
 
@@ -328,24 +332,6 @@ def _other_words(node: NodeSeen, seen: Observed, request: ReconcileRequest) -> F
         f"its row says {node.state.value} in epoch {node.epoch}, its workflow {status.state} in "
         f"epoch {status.epoch}: start its agent anew",
     )  # fmt: skip
-
-
-def _ledgers(seen: Observed) -> Iterator[Finding]:
-    for ledger in seen.ledgers:
-        yield Finding(
-            kind=FindingKind.LEDGER_DIFFERS,
-            subject=ledger.subject,
-            problem=f"{ledger.what} counts {ledger.counted}, and {ledger.held} are held",
-        )
-
-
-def _funding(seen: Observed) -> Iterator[Finding]:
-    for sum_ in seen.funding:
-        counted = count(sum_.counted / 1000, "GPU")
-        problem = f"{sum_.what} counts {counted}, and {sum_.held / 1000:g} are charged"
-        if sum_.subject.startswith("job "):
-            problem = f"{sum_.what} is charged {counted}, and its placement has ended"
-        yield Finding(kind=FindingKind.FUNDING_DIFFERS, subject=sum_.subject, problem=problem)
 
 
 def _agents(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:

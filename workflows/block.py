@@ -30,6 +30,8 @@ with workflow.unsafe.imports_passed_through():
 
 _LOOKS_AGAIN = (BlockOptionKind.LET_GO, BlockOptionKind.GO_ON)
 """What changes the block at once."""
+_LOOK_AGAIN = timedelta(seconds=30)
+"""After a block could not be looked at for `MARKET_TIMEOUT`."""
 _STARTS_AGAIN = "starts-again"
 """Blocks from before this left paid time unused whose machine had ended."""
 _STOPS_SILENT = "stops-silent"
@@ -62,8 +64,9 @@ class BlockWorkflow(Started):
     async def run(self, block: BlockInput) -> BlockEnd:
         if block.takes_up:
             await steps.take_up_block(self._ref())
+        look: BlockLook | None = None
         while True:
-            look = await steps.look_at_block(self._ref())
+            look = await self._look(look)
             reason = self._reason_to_end(look)
             if reason:
                 break
@@ -116,6 +119,21 @@ class BlockWorkflow(Started):
     def wake(self) -> None:
         """Look at the block now."""
         self._woken = True
+
+    async def _look(self, last: BlockLook | None) -> BlockLook:
+        """Look at the block. Where nothing lets it be looked at any more, its drain and its end
+        come as they were seen last, and whoever ends it early is heard."""
+        if last is None:
+            return await steps.look_at_block(self._ref())
+        try:
+            return await steps.look_at_block(self._ref(), MARKET_TIMEOUT)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            workflow.logger.warning("it cannot be looked at now: %s", error.cause)
+            return BlockLook(
+                ends_at=last.ends_at, drain_at=last.drain_at, look_at=workflow.now() + _LOOK_AGAIN
+            )
 
     def _reason_to_end(self, look: BlockLook) -> str:
         if self._let_go is not None:

@@ -116,8 +116,9 @@ async def settle_purchase(change: StateChange) -> None:
     await _store(PurchasingActivities.settle_purchase, change, f"settle: {change.state.value}")
 
 
-async def look_at_block(ref: BlockRef) -> BlockLook:
-    return await _at_market(BlockActivities.look_at_block, ref, "look at its machines")
+async def look_at_block(ref: BlockRef, within: timedelta | None = None) -> BlockLook:
+    """Look at a block. Raises ActivityError where that has not come `within`."""
+    return await _at_market(BlockActivities.look_at_block, ref, "look at its machines", within)
 
 
 async def take_up_block(ref: BlockRef) -> None:

@@ -15,7 +15,7 @@ from temporalio.client import Client
 from longshore.activities.buying.handover import nodes_that_go_on
 from longshore.activities.database import Database, clock
 from longshore.activities.departures import occupant_of
-from longshore.activities.error_translation import reports_errors
+from longshore.activities.error_translation import follows_up
 from longshore.activities.failpoints import failpoint
 from longshore.activities.heartbeat import heartbeats
 from longshore.activities.node_updates import clear_node
@@ -36,7 +36,7 @@ class BlockDrainActivities:
         self._margins = margins
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def clear_block(self, ref: BlockRef) -> Cleared:
         """Have the nodes of a block take no new job and their jobs leave; return until when.
 
@@ -57,7 +57,7 @@ class BlockDrainActivities:
         return Cleared(gone_by=all_gone_by(there, self._margins, now))
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def await_empty(self, request: EmptyRequest) -> int:
         """Return how many jobs are left on a block: 0 as soon as all have gone, others at `until`.
 

@@ -5,8 +5,10 @@ from datetime import timedelta
 from sqlalchemy import text
 
 from longshore.activities.buying.purchase_details import PurchaseDetails
+from longshore.activities.buying.stored_documents import why_left_alone
 from longshore.activities.database import Database
 from longshore.models.base import Instant, Wire
+from longshore.models.block import BlockState
 from longshore.models.block_end import BlockDecision
 from longshore.models.spending import BlockDetail
 from longshore.models.units import Duration
@@ -38,6 +40,8 @@ class BlockEndView(Wire):
     sales: tuple[SaleView, ...] = ()
     renewed_by: str | None = None
     """The purchase of the time after it."""
+    left_alone: str = ""
+    """Why nothing is decided about it but its end: what it was bought by cannot be read."""
 
 
 class GivenUp(Wire):
@@ -61,11 +65,14 @@ class BlockEndViews:
         async with self._database.transaction() as connection:
             sales = (await connection.execute(text(_SALES), {"id": block_id})).mappings().all()
             renewed_by = await connection.scalar(text(_RENEWAL), {"id": block_id})
+            ended = block.state is BlockState.ENDED
+            left_alone = "" if ended else await why_left_alone(connection, block_id)
         return BlockEndView(
             block=block,
             decision=block.decision,
             sales=tuple(SaleView.model_validate(dict(row)) for row in sales),
             renewed_by=renewed_by,
+            left_alone=left_alone,
         )
 
     async def given_up(self, block_id: str) -> GivenUp | None:

@@ -5,16 +5,17 @@ Every step may run twice.
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
+from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from longshore.activities.buying import order_rows
+from longshore.activities.buying import block_looks, order_rows
 from longshore.activities.buying import purchase_rows as rows
-from longshore.activities.buying.block_scene import CLOSED_SINCE, idle_since, unwanted
+from longshore.activities.buying.block_scene import unwanted
 from longshore.activities.buying.handover import hand_over, nodes_that_go_on
 from longshore.activities.buying.ledger import book_use
 from longshore.activities.buying.machine_ends import MachineEnds, why_failed
@@ -22,9 +23,9 @@ from longshore.activities.buying.machine_extension import store_extension
 from longshore.activities.buying.machine_prices import above_limit
 from longshore.activities.buying.machine_restarts import look_for_restart
 from longshore.activities.buying.market_refusals import refusing_markets
-from longshore.activities.buying.startup_failures import failed_machines
+from longshore.activities.buying.stored_documents import stored_request, why_left_alone
 from longshore.activities.database import Database, clock
-from longshore.activities.error_translation import follows_up, reports_errors
+from longshore.activities.error_translation import follows_up
 from longshore.activities.failpoints import failpoint
 from longshore.activities.heartbeat import heartbeats
 from longshore.activities.node_updates import drain_node, give_notice
@@ -33,14 +34,10 @@ from longshore.activities.providers.base import Provider
 from longshore.activities.snapshot import load_pool
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.block import BlockEnd, BlockLook, BlockRef
-from longshore.models.buying import BuyingPolicy
 from longshore.models.errors import AnswerError, CredentialsError, GoneError, MarketAwayError
-from longshore.models.job import Tier
-from longshore.models.market import Machine, MachineState
+from longshore.models.market import Machine, MachineState, OrderRequest
 from longshore.models.purchase import PurchaseRequest
 from longshore.models.settings import Settings
-from longshore.scheduling.buying.block_end import resale_window
-from longshore.scheduling.buying.scale_down import closed_until
 
 _TO_STOP = timedelta(seconds=30)
 """What stopping takes beside the grace of a job."""
@@ -48,6 +45,8 @@ _TO_STOP = timedelta(seconds=30)
 _AT_MARKET = ("READY", "FAILED")
 """States of machines that their market may bill."""
 
+_DRAIN_BEFORE: timedelta = PurchaseRequest.model_fields["drain_before"].default
+"""Of a purchase that cannot be read."""
 _IDLE_POLL = timedelta(seconds=10)
 """Between two polls of a machine that was idle for too long, and is kept for a job."""
 _SPOT_POLL = timedelta(seconds=20)
@@ -71,10 +70,15 @@ class BlockActivities:
 
         The jobs of one that is being taken away are told.
 
-        A market that is away changes nothing.
+        A market that is away changes nothing. Of a block whose purchase or pool cannot be read
+        nothing is decided: it drains and ends at its time. One that the database does not have is
+        over: `longshore market orphans` names what its market has of it.
         """
         async with heartbeats():
             block, machines = await self._rows(ref.block_id)
+            if block is None:
+                now = datetime.now(UTC)
+                return BlockLook(ends_at=now, drain_at=now, over=True)
             if block["state"] == "ENDED":
                 return BlockLook(ends_at=block["ends_at"], drain_at=block["ends_at"], over=True)
             ends, bill_at = "", None
@@ -84,7 +88,7 @@ class BlockActivities:
                         continue
                     if (found := await _read(market, row)) is not None:
                         ended = await self._ends.record(row, found)
-                        ends = ends or above_limit(found, block["limit"])
+                        ends = ends or above_limit(found, _limit(block))
                         if not ended and (at := self._ends.bill_by(found)) is not None:
                             bill_at = min(bill_at or at, at)
                         if found.state is MachineState.FAILED and not ended:
@@ -100,15 +104,21 @@ class BlockActivities:
                 {"id": ref.block_id},
             )
             drain_at = await _drain_at(connection, block)
-            idle_at = await _idle_at(connection, block)
             now = await clock(connection)
-            sells = await _sells(connection, block, now)
+            if await why_left_alone(connection, ref.block_id):
+                gone = block["is_machine"] and block["state"] != "STARTING" and not left
+                return BlockLook(
+                    ends_at=block["ends_at"], drain_at=drain_at, over=gone, ends=ends,
+                    look_at=bill_at,
+                )  # fmt: skip
+            policy = (await load_pool(connection, block["pool"])).buying
+            idle_at = await block_looks.idle_at(connection, block, policy)
             lost_its_jobs = await connection.scalar(text(unwanted(":id")), {"id": ref.block_id})
             called_off = block["state"] == "DRAINING" and await connection.scalar(
                 text(_NEVER_CAME), {"id": ref.block_id}
             )
-            decides = await _decides(
-                connection, block, idle_at, now, lost_its_jobs=bool(lost_its_jobs)
+            decides = await block_looks.decides_now(
+                connection, block, policy, idle_at, now, lost_its_jobs=bool(lost_its_jobs)
             )
             goes_on, look_at = await store_extension(connection, block, now)
             restart = await look_for_restart(connection, block, now, self._settings.margins)
@@ -118,10 +128,10 @@ class BlockActivities:
             elif (
                 idle_at is not None
                 and idle_at <= now
-                and not await _may_be_warm(connection, block)
+                and not block_looks.may_be_warm(block, policy)
             ):
                 look_at = now + _IDLE_POLL
-            may_end = await _closed_until(connection, block, idle_at, now)
+            may_end = await block_looks.may_end_at(connection, block, policy, idle_at, now)
         opens = shut.until if shut and decides else None
         moments = (look_at, may_end, restart.look_at, bill_at, opens)
         over = block["state"] != "STARTING" and not left and not restart.possible
@@ -135,7 +145,8 @@ class BlockActivities:
             idle=idle,
             decides=decides, goes_on=goes_on, ends=ends,
             look_at=min((at for at in moments if at is not None), default=None),
-            sells=sells, starts=restart.numbers, awaits=restart.awaits, silent=restart.silent,
+            sells=block_looks.sells(block, policy, now),
+            starts=restart.numbers, awaits=restart.awaits, silent=restart.silent,
         )  # fmt: skip
 
     @activity.defn
@@ -145,7 +156,7 @@ class BlockActivities:
 
         Those that go on in the block after it take jobs on.
         """
-        _, machines = await self._rows(ref.block_id)
+        _, machines = await self._rows(ref.block_id)  # none where the block is not there
         async with self._database.transaction() as connection:
             go_on = await nodes_that_go_on(connection, ref.block_id)
         async with heartbeats():
@@ -172,6 +183,8 @@ class BlockActivities:
             if not ref.machines:
                 await hand_over(self._database, ref.block_id)
             block, machines = await self._rows(ref.block_id)
+            if block is None:
+                return
             left = [
                 row for row in machines
                 if row["state"] != "ENDED" and (not ref.machines or row["name"] in ref.machines)
@@ -188,10 +201,20 @@ class BlockActivities:
         await failpoint("stop_machines.after-commit")
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def close_block(self, ref: BlockRef) -> BlockEnd:
-        """Close a block's account: each job has its share, the rest was idle. Once."""
+        """Close a block's account: each job has its share, the rest was idle. Once.
+
+        One that the database does not have has no account.
+        """
         async with self._database.transaction() as connection:
+            # The order first, as everybody locks them.
+            known = await connection.scalar(text(_IS_KNOWN), {"id": ref.block_id})
+            if not known:
+                return BlockEnd(
+                    block_id=ref.block_id, cost=0, used=0, idle=0,
+                    reason="the capacity database has no such block",
+                )  # fmt: skip
             order = await order_rows.lock(connection, ref.block_id)
             found = await connection.execute(
                 text("SELECT * FROM blocks WHERE id = :id FOR NO KEY UPDATE"), {"id": ref.block_id}
@@ -214,13 +237,13 @@ class BlockActivities:
             resold=resold, reason=ref.reason,
         )  # fmt: skip
 
-    async def _rows(self, block_id: str) -> tuple[rows.Row, Sequence[rows.Row]]:
+    async def _rows(self, block_id: str) -> tuple[rows.Row | None, Sequence[rows.Row]]:
         async with self._database.transaction() as connection:
             block = await connection.execute(text(_BLOCK), {"id": block_id})
             machines = await connection.execute(
                 text("SELECT * FROM machines WHERE block_id = :id ORDER BY name"), {"id": block_id}
             )
-            return block.mappings().one(), machines.mappings().all()
+            return block.mappings().first(), machines.mappings().all()
 
 
 async def _read(market: Provider, row: rows.Row) -> Machine | None:
@@ -234,12 +257,23 @@ def _notice(found: Machine) -> str:
     return f"its machine is being taken away: {found.provider} says {found.native_state}"
 
 
+def _limit(block: rows.Row) -> int | None:
+    """Return the limit of an order that is a machine; None for any other, or where it cannot be
+    read: its machine has to end all the same."""
+    stored = block["of_machine"]
+    try:
+        return None if stored is None else OrderRequest.model_validate(stored).limit
+    except ValidationError:
+        return None
+
+
 async def _drain_at(connection: AsyncConnection, block: rows.Row) -> datetime:
     """Return when draining begins: early enough that the jobs there can be stopped with grace."""
     request = await connection.scalar(
         text("SELECT request FROM purchases WHERE id = :id"), {"id": block["purchase_id"]}
     )
-    margin = PurchaseRequest.model_validate(request).drain_before
+    asked = stored_request(block["purchase_id"], request)
+    margin = asked.drain_before if asked else _DRAIN_BEFORE
     found = await connection.execute(text(_SPECS_ON_BLOCK), {"block": block["id"]})
     specs = [stored_spec(row.id, row.spec) or UNKNOWN for row in found]
     graces = [spec.grace + _TO_STOP for spec in specs]
@@ -248,108 +282,14 @@ async def _drain_at(connection: AsyncConnection, block: rows.Row) -> datetime:
     return block["ends_at"] - min(max([margin, *graces]), longest)
 
 
-async def _idle_at(connection: AsyncConnection, block: rows.Row) -> datetime | None:
-    """Return when a machine will have been idle for as long as its pool's policy bears.
-
-    None while something runs there, before its agent has come, and where its time is paid for
-    anyway.
-    """
-    policy = (await load_pool(connection, block["pool"])).buying
-    since = await connection.scalar(text(idle_since(":id")), {"id": block["id"]})
-    return since + policy.idle_after if since is not None and _may_leave(block, policy) else None
-
-
-async def _closed_until(
-    connection: AsyncConnection, block: rows.Row, idle_at: datetime | None, now: datetime
-) -> datetime | None:
-    """Return when a machine may end that is idle, and cordoned or drained or left by its agent;
-    None where it may already, or is not."""
-    if idle_at is None:
-        return None
-    closed = await connection.scalar(text(_CLOSED), {"id": block["id"]})
-    if closed is None:
-        return None
-    policy = (await load_pool(connection, block["pool"])).buying
-    until = closed_until(closed, idle_at - policy.idle_after, policy)
-    return until if until > now else None
-
-
-def _may_leave(block: rows.Row, policy: BuyingPolicy) -> bool:
-    """Return whether the policy says when machines end and what is sold (`BlockScene.may_leave`):
-    also where it buys no more, of what it has bought."""
-    return policy.enabled or block["decided"]
-
-
-async def _sells(connection: AsyncConnection, block: rows.Row, now: datetime) -> bool:
-    """Return whether the rest of a block may be sold to others by its pool's policy."""
-    policy = (await load_pool(connection, block["pool"])).buying
-    is_window = block["limit"] is None
-    traded = is_window and resale_window(block["ends_at"], now) is not None
-    return traded and _may_leave(block, policy) and policy.resell
-
-
-async def _may_be_warm(connection: AsyncConnection, block: rows.Row) -> bool:
-    """Return whether the pool keeps machines of the block's tier that nothing runs on."""
-    policy = (await load_pool(connection, block["pool"])).buying
-    return policy.keeps_warm and block["tier"] == Tier.FAST
-
-
-async def _decides(
-    connection: AsyncConnection,
-    block: rows.Row,
-    idle_at: datetime | None,
-    now: datetime,
-    *,
-    lost_its_jobs: bool,
-) -> bool:
-    """Return whether there is something to decide: a machine to terminate, time to sell or to buy.
-
-    The markets are asked only then.
-    """
-    policy = (await load_pool(connection, block["pool"])).buying
-    if idle_at is not None:
-        return idle_at <= now
-    if not _may_leave(block, policy):
-        return False
-    if lost_its_jobs:
-        return True
-    unstarted = await failed_machines(connection, block["id"], now)
-    if not (block["state"] == "OPEN" or unstarted):
-        return False
-    found = (await connection.execute(text(_USE), {"id": block["id"]})).one()
-    if found.is_machine:
-        return False
-    spare = (found.idle or unstarted) and resale_window(block["ends_at"], now) is not None
-    ending = (found.busy or found.waiting) and now >= block["ends_at"] - 2 * policy.startup_limit
-    renews = policy.enabled and policy.renew and ending
-    return bool((policy.resell and spare) or renews)
-
-
 _BLOCK = """
-    SELECT b.*, CASE WHEN o.is_machine THEN (o.request ->> 'limit')::bigint END AS "limit",
+    SELECT b.*, o.is_machine, CASE WHEN o.is_machine THEN o.request END AS of_machine,
            coalesce(p.decision IS NOT NULL, false) AS decided
       FROM blocks b
       LEFT JOIN orders o ON o.key = b.id
       LEFT JOIN purchases p ON p.id = b.purchase_id
      WHERE b.id = :id
 """
-
-_USE = """
-    SELECT o.is_machine,
-           coalesce(bool_or(n.state = 'READY' AND NOT u.held), false) AS idle,
-           coalesce(bool_or(u.held), false) AS busy,
-           EXISTS (SELECT FROM queue q WHERE q.pool = max(b.pool) AND NOT q.held) AS waiting
-      FROM orders o
-      JOIN blocks b ON b.id = o.key
-      LEFT JOIN machines m ON m.block_id = o.key AND m.state = 'READY' AND m.sale_key IS NULL
-      LEFT JOIN nodes n ON n.id = m.name
-      LEFT JOIN LATERAL (
-          SELECT EXISTS (SELECT FROM placements p
-                          WHERE p.node_id = n.id AND p.ended_at IS NULL) AS held) AS u ON true
-     WHERE o.key = :id GROUP BY o.is_machine
-"""
-
-_CLOSED = f"SELECT max({CLOSED_SINCE}) FROM nodes n WHERE n.block_id = :id"
 
 _NEVER_CAME = """
     SELECT b.decision ->> 'kind' = 'let-go' AND NOT EXISTS (
@@ -358,7 +298,8 @@ _NEVER_CAME = """
 """
 """Of one that drains: it was called off before its machine was up."""
 
-_IS_SPOT = "SELECT (request -> 'offer' ->> 'spot')::boolean FROM orders WHERE key = :id"
+_IS_SPOT = "SELECT request -> 'offer' ->> 'spot' = 'true' FROM orders WHERE key = :id"
+_IS_KNOWN = "SELECT EXISTS (SELECT FROM blocks WHERE id = :id)"
 _RESOLD = "SELECT sum(proceeds)::bigint FROM orders WHERE block_id = :id"
 
 _SPECS_ON_BLOCK = """

@@ -337,17 +337,17 @@ _LOST = f"""
 _BOUGHT_FOR = """
     SELECT q.job_id, p.id, p.created_at, p.ended_at, m.ready, m.shared, m.came,
            m.over AND coalesce(
-               (SELECT l.kept_back FROM purchase_looks l
-                 WHERE l.purchase_id = p.id AND l.job_id = q.job_id),
-               -- Where only workers of the version before have looked.
-               q.kept_back_at BETWEEN m.since - interval '2 minutes'
-                                  AND m.since + interval '2 minutes',
+               l.kept_back
+               -- A worker from before `purchase_looks` has looked: after the others, or alone.
+               OR q.kept_back_at BETWEEN m.since - interval '2 minutes' AND m.since
+                  + CASE WHEN l.kept_back IS NULL THEN interval '2 minutes' ELSE '0' END,
                false) AS kept_back,
            EXISTS (SELECT FROM orders o
                     WHERE o.purchase_id = p.id AND o.is_machine) AS by_use
       FROM purchases p
      CROSS JOIN LATERAL jsonb_array_elements_text(p.decision -> 'serves') AS served (job_id)
       JOIN queue q ON q.job_id = served.job_id AND q.pool = p.pool AND p.created_at >= q.queued_at
+      LEFT JOIN purchase_looks l ON l.purchase_id = p.id AND l.job_id = q.job_id
      CROSS JOIN LATERAL (
            SELECT count(n.id) >= coalesce((p.request ->> 'nodes')::int, 1)
                       AND NOT coalesce(bool_or(n.state = 'LOST'), false) AS ready,

@@ -134,7 +134,7 @@ async def _commit(connection: AsyncConnection, request: GoOnRequest) -> str:
     }  # fmt: skip
     for statement in (_ORDER_GOES_ON, _BLOCK_GOES_ON, _NODES_GO_ON):
         await connection.execute(text(statement), values)
-    await rows.recount(connection, order.purchase_id)
+    await rows.recount(connection, order.purchase_id, asks=True)
     # So does whoever changes the policy. Last: a pool's row is locked after all others.
     policy = await kept_policy(connection, block["pool"])
     if why := why_not_longer(await read_facts(connection, request.block_id), policy):

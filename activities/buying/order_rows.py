@@ -101,7 +101,7 @@ async def insert_order(
         for part, name in enumerate(machine_names(intent.key, order.nodes)):
             await insert_machine(connection, intent.key, name, part=part)
     await enter(connection, intent.purchase_id, PurchaseState.ORDERED)
-    await recount(connection, intent.purchase_id)
+    await recount(connection, intent.purchase_id, asks=True)
 
 
 async def record(connection: AsyncConnection, row: OrderRow, order: Order) -> None:

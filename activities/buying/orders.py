@@ -128,7 +128,7 @@ class OrderActivities:
         return Intended(key=intent.key, is_machine=not with_window)
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def intend_sale(self, intent: SaleIntent) -> SaleSeen:
         """Store a sale, and keep every job off its node, unless the database refuses it.
 
@@ -225,7 +225,7 @@ class OrderActivities:
         await self.cancel_order(ref)
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def settle_sale(self, ref: OrderRef) -> None:
         """Give a node whose time found no buyer back to the jobs, until its block's end."""
         async with self._database.transaction() as connection:

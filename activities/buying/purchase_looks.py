@@ -31,7 +31,7 @@ async def note_kept_back(
         "within": max(_JUST_NOW, 2 * every),
     }  # fmt: skip
     async with database.transaction() as connection:
-        for statement in (_THERE, _WAS_THERE):
+        for statement in (_THERE, _WAS_THERE, _FOR_OLDER):
             await connection.execute(text(statement), values)
 
 
@@ -60,3 +60,21 @@ _WAS_THERE = f"""
                  AND max(n.state_since) >= clock_timestamp() - CAST(:within AS interval)
         ON CONFLICT (purchase_id, job_id) DO NOTHING
 """
+
+_FOR_OLDER = """
+    UPDATE queue q SET kept_back_at = CASE WHEN last.kept_back THEN clock_timestamp() END
+      FROM (SELECT DISTINCT ON (l.job_id) l.job_id, l.kept_back, n.there
+              FROM purchase_looks l
+              JOIN purchases p ON p.id = l.purchase_id AND p.pool = :pool
+             CROSS JOIN LATERAL (
+                   SELECT bool_or(n.state = 'READY') AS there, max(n.state_since) AS since
+                     FROM machines m JOIN nodes n ON n.id = m.name
+                    WHERE m.purchase_id = p.id) AS n
+             WHERE l.job_id = ANY(:bought)
+               AND (n.there OR n.since >= clock_timestamp() - interval '2 minutes')
+             ORDER BY l.job_id, n.there DESC, p.created_at DESC, p.id DESC) AS last
+     WHERE q.job_id = last.job_id
+       AND (last.kept_back OR last.there AND q.kept_back_at IS NOT NULL)
+"""
+"""What workers from before `purchase_looks` read, of the last purchase that is there, or was. What
+one of them has noted of a purchase that is there no longer stays."""

@@ -4,6 +4,7 @@ The database refuses what is over a cap, and everything while buying is stopped.
 """
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 
@@ -18,6 +19,7 @@ from longshore.models.purchase import PurchaseRequest, PurchaseState
 from longshore.models.text import format_dollars
 
 Row = RowMapping
+_log = logging.getLogger(__name__)
 _REFUSALS = (
     "purchase_cap", "market_switch", "time_is_held", "time_is_sold", "sales_once", "sales_numbers",
 )  # fmt: skip
@@ -134,13 +136,30 @@ async def ask_for_renewal_again(connection: AsyncConnection, purchase_id: str | 
     await connection.execute(text(_NOT_TRIED), {"id": purchase_id})
 
 
-async def recount(connection: AsyncConnection, purchase_id: str | None) -> None:
+async def recount(
+    connection: AsyncConnection, purchase_id: str | None, *, asks: bool = False
+) -> None:
     """Bring what a purchase has cost, and may cost yet, to what its orders say.
 
     An order that has cost more than was committed for it counts with what it has cost. While more
     orders may come it keeps what was planned for it, and longer times of machines come on top.
+
+    What is new `asks`: caps and budgets may refuse it. Whatever else they refuse, what was spent
+    is on record, and what is committed stays as it was until they bear it: a look, or an end, that
+    failed would leave a machine running.
     """
-    await connection.execute(text(_RECOUNT), {"id": purchase_id})
+    if asks:
+        await connection.execute(text(_RECOUNT), {"id": purchase_id})
+        return
+    try:
+        async with connection.begin_nested():
+            await connection.execute(text(_RECOUNT), {"id": purchase_id})
+    except DBAPIError as error:
+        refused = refusal_of(error)
+        if refused is None:
+            raise
+        _log.warning("what purchase %s has committed stays: %s", purchase_id, refused)
+        await connection.execute(text(_SPENT), {"id": purchase_id})
 
 
 async def paying(connection: AsyncConnection, uses: Mapping[str, int]) -> dict[str, int]:
@@ -203,6 +222,12 @@ _RECOUNT = """
               FROM orders WHERE purchase_id = :id) AS o,
            (SELECT coalesce(sum(part), 0) AS part FROM longer_parts(:id)) AS longer
      WHERE p.id = :id AND p.state <> 'REFUSED'
+"""
+
+_SPENT = """
+    UPDATE purchases SET spent = (SELECT coalesce(sum(spent), 0) FROM orders
+                                   WHERE purchase_id = :id)
+     WHERE id = :id AND state <> 'REFUSED'
 """
 
 _END_IF_OVER = """

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.stored_pools import pool_and_trouble
 from longshore.models.block_end import BlockDecision
 from longshore.models.problems import describe_all
 from longshore.models.purchase import PurchaseRequest
@@ -42,6 +43,17 @@ async def unreadable_purchases(
     rows = await connection.execute(text(_OPEN), {"pool": pool})
     found = [(row.id, _read(row.request, row.option)) for row in rows]
     return [(id, why) for id, why in found if isinstance(why, str)]
+
+
+async def why_left_alone(connection: AsyncConnection, block_id: str) -> str:
+    """Return why nothing is decided about a block but its end: its purchase or the settings of its
+    pool cannot be read. Empty where they can."""
+    found = await connection.execute(text(_BEHIND), {"id": block_id})
+    row = found.one()
+    if why := why_unreadable(row.request, row.option):
+        return f"its purchase cannot be read: {why}"
+    _, trouble = pool_and_trouble(row.pool, row.spec)
+    return f"the settings of its pool cannot be read: {trouble}" if trouble else ""
 
 
 def why_unreadable(stored: object, option: int | None) -> str:
@@ -103,6 +115,15 @@ def _say_once(what: str, id: str, problems: str) -> None:
     """Name a row in the log; later looks find the same, and say nothing."""
     _log.warning("%s %s is left alone: what is stored cannot be read (%s)", what, id, problems)
 
+
+_BEHIND = """
+    SELECT b.pool, o.option, p.request, s.spec
+      FROM blocks b
+      LEFT JOIN purchases p ON p.id = b.purchase_id
+      LEFT JOIN orders o ON o.key = b.id
+      LEFT JOIN pools s ON s.name = b.pool
+     WHERE b.id = :id
+"""
 
 _OPEN = """
     SELECT id, request,

@@ -15,7 +15,7 @@ from temporalio import activity
 from longshore.activities.buying.machine_restarts import least_use
 from longshore.activities.buying.purchase_rows import FAST_FABRIC, Row
 from longshore.activities.database import Database
-from longshore.activities.error_translation import reports_errors
+from longshore.activities.error_translation import follows_up
 from longshore.models.block import ENDING, BlockRef
 from longshore.models.buying import CapacityUnderWay
 from longshore.models.job import Tier
@@ -68,7 +68,7 @@ class WindowReclaimActivities:
         self._database = database
 
     @activity.defn
-    @reports_errors
+    @follows_up
     async def take_up_block(self, ref: BlockRef) -> None:
         """Have a window that was terminated count as one that lacks its machines, unless buying
         was stopped meanwhile.

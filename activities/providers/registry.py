@@ -10,7 +10,7 @@ from functools import cache
 from importlib import metadata
 
 from longshore.activities.providers.base import Provider
-from longshore.models.errors import CredentialsError, NotFoundError, RefusedError
+from longshore.models.errors import CredentialsError, NoProviderError, RefusedError
 from longshore.models.settings import Settings
 
 GROUP = "longshore.providers"
@@ -33,7 +33,7 @@ def configured(settings: Settings) -> tuple[str, ...]:
 def connect(settings: Settings, name: str) -> Provider:
     """Return a client; close it after use (`aclose`).
 
-    Raises NotFoundError for a name that nobody knows, CredentialsError when there is no token,
+    Raises NoProviderError for a name that nobody knows, CredentialsError when there is no token,
     RefusedError when the settings do not allow that market.
     """
     if settings.market == "off":
@@ -58,7 +58,7 @@ def _entry_points() -> Mapping[str, metadata.EntryPoint]:
 def _factory(name: str) -> Factory:
     points = _entry_points()
     if name not in points:
-        raise NotFoundError(f"no provider {name} (known: {', '.join(sorted(points)) or 'none'})")
+        raise NoProviderError(f"no provider {name} (known: {', '.join(sorted(points)) or 'none'})")
     return points[name].load()
 
 

@@ -137,7 +137,7 @@ class QueueRow(SQLModel, table=True):
     spared: list[dict[str, Any]] | None = Field(sa_column=json_column(nullable=True))
     """Running jobs that may not be stopped for it yet, and from when on each may."""
     kept_back_at: datetime | None = Field(sa_column=time_column(nullable=True))
-    """Written by workers of the version before `purchase_looks`, and read where it has no row."""
+    """Of the last purchase for it, by and for workers from before `purchase_looks`."""
     preparing: dict[str, Any] | None = Field(sa_column=json_column(nullable=True))
     """Where its workflow was last told to prepare it: nodes, expected start, when and by which
     cycle."""

@@ -202,6 +202,31 @@ async def test_a_look_of_ones_own_tells_more_than_that_of_the_version_before(
     assert await _tries(bought_for_b) == {"p-1": False}
 
 
+async def test_what_a_worker_of_the_version_before_saw_after_that_look_tells_more(
+    bought_for_b: Ledger,
+):
+    await _decide(bought_for_b)
+    await bought_for_b.rows("UPDATE queue SET kept_back_at = clock_timestamp() WHERE job_id = 'b'")
+    await _ends(bought_for_b, "p-1")
+    await _allow(bought_for_b, 4)
+    await _decide(bought_for_b)
+    assert await _tries(bought_for_b) == {"p-1": True}
+
+
+async def test_workers_of_the_version_before_read_what_others_saw(bought_for_b: Ledger):
+    said = "SELECT kept_back_at >= clock_timestamp() - interval '1 minute' FROM queue q" \
+        " WHERE job_id = 'b'"  # fmt: skip
+    for allowed, kept_back in ((4, True), (8, None), (4, True)):
+        await _allow(bought_for_b, allowed)
+        await _decide(bought_for_b)
+        assert await bought_for_b.value(said) is kept_back
+    await _allow(bought_for_b, 8)
+    await _ends(bought_for_b, "p-1")
+    await bought_for_b.rows("UPDATE queue SET kept_back_at = NULL")
+    await _decide(bought_for_b)
+    assert await bought_for_b.value(said) is True, "as the last look while it was there said"
+
+
 @pytest.mark.parametrize(
     ("why", "closed"),
     [("a new disk", True), (disk_refuses(errno.EROFS), True), (disk_refuses(errno.ENOSPC), False),

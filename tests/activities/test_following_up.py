@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from psycopg.errors import UniqueViolation
-from sqlalchemy.exc import IntegrityError, NoResultFound
+from sqlalchemy.exc import DataError, IntegrityError, NoResultFound
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
@@ -16,7 +16,10 @@ from longshore.models.errors import (
     InvalidOrderError,
     MarketAwayError,
     MarketError,
+    NoProviderError,
     NotFoundError,
+    RefusedError,
+    StoredError,
 )
 from longshore.models.records.buying import OrderRow
 from longshore.models.settings import Settings
@@ -35,6 +38,11 @@ async def _fails(error: Exception) -> None:
         (reports_errors, REFUSED, True),
         (follows_up, REFUSED, False),
         (follows_up, NotFoundError("no such block"), True),
+        (follows_up, NoProviderError("no provider prime"), False),
+        (reports_errors, RefusedError("markets are off"), True),
+        (follows_up, RefusedError("markets are off"), False),
+        (reports_errors, DataError("SELECT", None, ValueError()), True),
+        (follows_up, DataError("SELECT", None, ValueError()), False),
         (reports_errors, NoResultFound(), True),
         (follows_up, NoResultFound(), True),
     ],
@@ -45,6 +53,29 @@ async def test_a_step_on_what_was_bought_is_tried_again_and_one_on_nothing_is_no
     with pytest.raises(ApplicationError) as raised:
         await decorate(_fails)(error)
     assert raised.value.non_retryable is final
+
+
+@pytest.mark.parametrize(
+    ("error", "pauses"),
+    [
+        (StoredError("pool", ("it cannot be read",)), (2, 4, 300)),
+        (DataError("SELECT", None, ValueError()), (2, 4, 300)),
+        (NoProviderError("no provider prime"), (2, 4, 300)),
+        (REFUSED, (None, None, None)),  # as the policy of the step says: a market comes back
+    ],
+)
+async def test_what_only_a_person_can_help_is_tried_ever_less_often(
+    error: Exception, pauses: tuple[int | None, ...]
+):
+    found: list[object] = []
+    for attempt in (1, 2, 50):
+        step = ActivityEnvironment()
+        step.info = replace(step.info, attempt=attempt)
+        with pytest.raises(ApplicationError) as raised:
+            await step.run(follows_up(_fails), error)
+        delay = raised.value.next_retry_delay
+        found.append(delay and delay.total_seconds())
+    assert tuple(found) == pauses
 
 
 @pytest.mark.timeout(30)

@@ -15,6 +15,7 @@ from longshore.models.reconcile_seen import (
 )
 from longshore.scheduling.reconcile import compare, to_describe
 from longshore.scheduling.reconcile_lost import lost
+from longshore.scheduling.reconcile_steps import MANY_TRIES
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 OLD, YOUNG = NOW - timedelta(hours=1), NOW - timedelta(seconds=5)
@@ -98,6 +99,20 @@ def test_a_block_of_which_temporal_knows_nothing_may_be_of_another_namespace():
     assert compare(seen(*flows, created_at=NOW - timedelta(minutes=10)), all_the_same) == ()
 
 
+def test_a_step_that_fails_again_and_again_is_told():
+    """Of those that run a list does not say it: they are described."""
+    runs = a_flow("block-b", RUNNING)
+    assert to_describe(seen(runs, purchase_id=None), REQUEST) == {"block-b"}
+    for tries, told in ((MANY_TRIES - 1, 0), (MANY_TRIES, 1)):
+        trouble = "stop_machines was tried 8 times (prime: it does not answer)"
+        fails = runs.model_copy(update={"trouble": trouble, "tries": tries})
+        found = compare(seen(fails, purchase_id=None), REQUEST)
+        kind, of = FindingKind.STEP_FAILS, [each.subject for each in found]
+        assert [each.kind for each in found] == [kind] * told
+        assert of == ["block b"] * told
+        assert all(each.problem == trouble and each.mend is None for each in found)
+
+
 def test_a_list_that_lacks_a_workflow_is_not_believed():
     assert to_describe(seen(), REQUEST) == {"block-b", "purchase-p"}
     assert to_describe(seen(purchase_id=None), REQUEST) == {"block-b"}
@@ -147,4 +162,4 @@ def test_purchases_of_which_temporal_knows_nothing_may_be_of_another_namespace()
 
 def test_the_workflow_of_a_purchase_is_looked_for():
     assert to_describe(buying(), REQUEST) == {"purchase-p"}
-    assert to_describe(buying(a_flow("purchase-p", RUNNING)), REQUEST) == frozenset()
+    assert to_describe(buying(a_flow("purchase-p", RUNNING)), REQUEST) == {"purchase-p"}

@@ -25,6 +25,8 @@ from longshore.workflows.block import BlockWorkflow
 
 _LASTS = timedelta(seconds=6)
 """From the first look on: enough for some tries on a loaded machine."""
+_UNSEEN = "unseen"
+"""A block that is looked at once, and never again."""
 _STEPS = ("decide_block", "go_on")
 _FAILURES = ("ValidationError", "IntegrityError")
 """Of a row that this worker cannot read, and of a rule of the database."""
@@ -44,12 +46,21 @@ class ScriptedBlocks:
 
     @activity.defn
     async def look_at_block(self, ref: BlockRef) -> BlockLook:
+        if ref.block_id == _UNSEEN:
+            return self._look_once(ref)
         ends_at = self.began.setdefault(ref.block_id, datetime.now(UTC)) + _LASTS
         if ref.block_id in self.committed:
             self.seen.add(ref.block_id)
             ends_at += _LASTS
             return BlockLook(ends_at=ends_at, drain_at=ends_at - timedelta(seconds=5))
         return BlockLook(ends_at=ends_at, drain_at=ends_at - timedelta(seconds=1), goes_on=True)
+
+    def _look_once(self, ref: BlockRef) -> BlockLook:
+        self.tries[ref.block_id] += 1
+        if ref.block_id in self.began:
+            raise ApplicationError("it cannot be read", type="DataError")
+        ends_at = self.began.setdefault(ref.block_id, datetime.now(UTC)) + _LASTS
+        return BlockLook(ends_at=ends_at, drain_at=ends_at, look_at=datetime.now(UTC))
 
     @activity.defn
     async def decide_block(self, ref: BlockRef) -> BlockVerdict:
@@ -101,6 +112,18 @@ async def test_a_machine_ends_in_time_however_often_what_it_would_go_on_by_fails
     for name in names:
         assert steps.done[name] == ["drain", "stop"]
         assert steps.tries[name] > 1, "it was tried again"
+
+
+async def test_the_machines_of_a_block_stop_that_cannot_be_looked_at_any_more(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+):
+    steps = ScriptedBlocks()
+    monkeypatch.setattr(block_module, "MARKET_TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr(block_module, "_LOOK_AGAIN", timedelta(seconds=0.2))
+    (end,) = await ended(temporal, monkeypatch, steps, [BlockInput(block_id=_UNSEEN)])
+    assert end.reason == "its time is over"
+    assert steps.done[_UNSEEN] == ["drain", "stop"]
+    assert steps.tries[_UNSEEN] > 2, "it was tried again"
 
 
 async def test_the_nodes_of_a_machine_that_goes_on_are_told_late_where_that_took_too_long(

@@ -200,7 +200,7 @@ CHANGES = {
     ),
     "block-ready.1": (
         block,
-        "            look = await steps.look_at_block(self._ref())\n",
+        "            look = await self._look(look)\n",
         "            await workflow.sleep(1)\n",
     ),
 }
