@@ -15,10 +15,10 @@ from longshore.scheduling.gangs.start import first_gang_start
 from longshore.scheduling.guarantee import has_waited_long
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.given_back import GivenBack
-from longshore.scheduling.placement.rearranging import hold_of
 from longshore.scheduling.placement.reservations import NoStart, first_start, kept_now, open_from
 from longshore.scheduling.placement.scan import Scan
 from longshore.scheduling.placement.state import Hold, Need
+from longshore.scheduling.placement.taken import hold_of
 from longshore.scheduling.start_range import coming, last_before
 
 PlacedAt = Callable[[int], Mapping[str, JobRequest]]

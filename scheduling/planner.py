@@ -33,9 +33,10 @@ from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen
 from longshore.scheduling.placement.holders import Holders
 from longshore.scheduling.placement.mix import Mix
-from longshore.scheduling.placement.rearranging import Rearranging, Taken, hold_of
+from longshore.scheduling.placement.rearranging import Rearranging
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.state import Need
+from longshore.scheduling.placement.taken import Taken, hold_of
 from longshore.scheduling.wait_answers import WaitAnswers
 from longshore.scheduling.words import format_place, format_start
 
