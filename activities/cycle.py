@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import ParamSpec, TypeVar
 
 from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from longshore.activities.buying.block_wakeups import BlockWakeups
@@ -14,9 +13,9 @@ from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.checkpoints.watch import CheckpointWatches
 from longshore.activities.commit import commit
 from longshore.activities.compiler_warmup import Warming
-from longshore.activities.cycle_inputs import Decided, Planning, PoolGPUs, Turns
+from longshore.activities.cycle_inputs import Decided, Planning, PoolGPUs, RecentlyPlaced, Turns
 from longshore.activities.cycle_metrics import Took, measure_cycle, measure_funding
-from longshore.activities.cycle_notes import note_cycle
+from longshore.activities.cycle_notes import begin_cycle, forget_cycles, note_cycle
 from longshore.activities.cycle_placements import placed_in
 from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import HAS_DEADLINES, note_late
@@ -44,11 +43,9 @@ from longshore.activities.preemption import NOBODY, Looked, Preempting
 from longshore.activities.preparations import Told, note_preparations, noted_preparations
 from longshore.activities.prices.holds import NOTHING, PriceLook, keep_for_price
 from longshore.activities.queue_cache import NONE, WaitingJobs, trim_left
-from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.signals import Signals
-from longshore.activities.snapshot import load_pool, load_recent
+from longshore.activities.snapshot import load_pool
 from longshore.activities.usage import with_usage
-from longshore.models.job_request import RecentJobs
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import CycleReply, CycleRequest, LeaseEnd
 from longshore.models.node import Node
@@ -63,12 +60,8 @@ from longshore.scheduling.unplannable_jobs import plan_without, set_aside_unread
 _IDLE = timedelta(minutes=10)
 _WARM = timedelta(minutes=1)
 """A pool that keeps capacity warm looks so often whether it has it."""
-_KEEP_CYCLES = 1000
-"""Of each pool, the latest; older ones are kept where they placed a job."""
 _FORGET_EVERY = 100
 """Cycles."""
-_RECENT_FOR = 20.0
-"""Seconds that the jobs placed lately are kept: what to expect changes slowly."""
 Outcome = tuple[CycleReply, tuple[Placement, ...], PoolSpec, bool, Told, Looked]
 """What a cycle did, the placements that its jobs are to hear of, its pool, whether one of them
 may be of a malleable job with fewer GPUs than it is to have, then or later, which jobs are to be
@@ -96,8 +89,7 @@ class CycleActivities:
         self._watches = watches
         self._database = database
         self._signals = signals
-        self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
-        """Jobs placed lately in each pool, with when they were read."""
+        self._recent = RecentlyPlaced()
         self._turns = Turns()
         self._later = LaterStarts()
         self._kept = PoolCache(metrics)
@@ -166,7 +158,7 @@ class CycleActivities:
             )
             row = rows.mappings().first()
             if row is None:
-                await _begin(connection, request.pool)
+                await begin_cycle(connection, request.pool)
                 return None, await keep_for_price(connection, request.pool)
             pool = await load_pool(connection, request.pool, self._margins)
             pays = await has_budgets(connection)
@@ -282,7 +274,7 @@ class CycleActivities:
                     pool, waiting, queue, (), plan, now, gpus, took, settlement=settlement
                 )
             spares = await load_lendable(connection, pool_name) if funding else ()
-            recent = await self._recent_jobs(connection, pool)
+            recent = await self._recent.of(connection, pool)
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
             packing = (await with_usage(connection, pool)).packing
             if funding:
@@ -323,26 +315,12 @@ class CycleActivities:
             packing,
         )  # fmt: skip
 
-    async def _recent_jobs(
-        self, connection: AsyncConnection, pool: PoolSpec
-    ) -> tuple[RecentJobs, ...]:
-        """Return the jobs that the pool placed lately, as they were some seconds ago."""
-        if not pool.packing.rule.learns:
-            return ()
-        read_at, recent = self._recent.get(pool.name, (-_RECENT_FOR, ()))
-        if time.monotonic() - read_at >= _RECENT_FOR:
-            recent = await load_recent(connection, pool.name)
-            self._recent[pool.name] = time.monotonic(), recent
-        return recent
-
     async def _forget_idle_cycles(self, pool: str) -> None:
         async with self._database.transaction() as connection:
             await forget_data(connection, pool)
             await trim_left(connection, pool)
             await forget_runs(connection)
-            await connection.execute(
-                text(_FORGET), {"pool": pool, "keep": _KEEP_CYCLES, "some": 2 * _FORGET_EVERY}
-            )
+            await forget_cycles(connection, pool, 2 * _FORGET_EVERY)
 
     async def _withdraw(self, key: PlacementKey, why: str) -> None:
         async with self._database.transaction() as connection:
@@ -370,22 +348,6 @@ def _timed(plan: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> tuple[T, 
     return plan(*args, **kwargs), time.thread_time() - began
 
 
-async def _begin(connection: AsyncConnection, pool: str) -> None:
-    """Make the pool where it is new, and take its poke.
-
-    One that is not poked is left as it is: whoever pokes it from now on signals.
-    """
-    poked = await connection.scalar(
-        text("SELECT poked FROM pools WHERE name = :name"), {"name": pool}
-    )
-    if poked is None:
-        await ensure_pool(connection, pool)
-    elif poked:
-        await connection.execute(
-            text("UPDATE pools SET poked = false WHERE name = :name"), {"name": pool}
-        )
-
-
 def _reply(pool: PoolSpec, queued: int, placed: int, waits: WaitingJobs = NONE) -> CycleReply:
     waiting = queued - placed
     return CycleReply(
@@ -405,11 +367,3 @@ def _reply(pool: PoolSpec, queued: int, placed: int, waits: WaitingJobs = NONE) 
 
 
 _DEADLINES = f"SELECT {HAS_DEADLINES}"
-
-_FORGET = """
-    DELETE FROM cycles c
-     WHERE c.id IN (SELECT id FROM cycles WHERE pool = :pool
-                     ORDER BY committed_at DESC OFFSET :keep LIMIT :some)
-       AND NOT EXISTS (SELECT FROM placements WHERE cycle_id = c.id)
-"""
-"""Looks at those only that have come to this age since the last time, and some more."""

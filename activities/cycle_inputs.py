@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from longshore.activities.funding.planning import Settlement
 from longshore.activities.preemption import Looked
 from longshore.activities.queue_cache import WaitingJobs
+from longshore.activities.snapshot import load_recent
 from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
@@ -27,6 +30,8 @@ _MOST_ANEW = 3
 ANEW_IN = 30.0
 """Seconds in which each job of a long queue is told anew why it waits: a cycle tells as many as
 the time since the one before it is of this. So often all are looked at for what to expect, too."""
+_RECENT_FOR = 20.0
+"""Seconds that the jobs placed lately are kept: what to expect changes slowly."""
 _VAIN_FOR = 10.0
 """Seconds in which no part of a queue is tried after one that could not be used."""
 
@@ -147,6 +152,24 @@ class _Planned(NamedTuple):
     mix: Mix
     learnt: float
     """When the mix was."""
+
+
+class RecentlyPlaced:
+    """The jobs that were placed lately in each pool."""
+
+    def __init__(self) -> None:
+        self._read: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
+        """With when they were read."""
+
+    async def of(self, connection: AsyncConnection, pool: PoolSpec) -> tuple[RecentJobs, ...]:
+        """Return the jobs that the pool placed lately, as they were some seconds ago."""
+        if not pool.packing.rule.learns:
+            return ()
+        read_at, recent = self._read.get(pool.name, (-_RECENT_FOR, ()))
+        if time.monotonic() - read_at >= _RECENT_FOR:
+            recent = await load_recent(connection, pool.name)
+            self._read[pool.name] = time.monotonic(), recent
+        return recent
 
 
 class PoolGPUs(NamedTuple):

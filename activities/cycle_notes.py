@@ -5,7 +5,27 @@ from collections.abc import Mapping
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.queue_rows import ensure_pool
 from longshore.models.cycles import NOTED_EVERY
+
+_KEEP = 1000
+"""Of each pool, the latest; older ones are kept where they placed a job."""
+
+
+async def begin_cycle(connection: AsyncConnection, pool: str) -> None:
+    """Make the pool where it is new, and take its poke.
+
+    One that is not poked is left as it is: whoever pokes it from now on signals.
+    """
+    poked = await connection.scalar(
+        text("SELECT poked FROM pools WHERE name = :name"), {"name": pool}
+    )
+    if poked is None:
+        await ensure_pool(connection, pool)
+    elif poked:
+        await connection.execute(
+            text("UPDATE pools SET poked = false WHERE name = :name"), {"name": pool}
+        )
 
 
 async def note_cycle(
@@ -26,6 +46,12 @@ async def note_cycle(
         repeats = len(last) > 1 and _changed_nothing(last[0], last[1])
         noted = {**values, "of": last[0]["id"] if repeats else None}
         await connection.execute(text(_NOTE_AGAIN if repeats else _NOTE), noted)
+
+
+async def forget_cycles(connection: AsyncConnection, pool: str, some: int) -> None:
+    """Remove what is noted of old cycles that placed nobody: of `some` at most, those that have
+    come to this age since the last time, and more."""
+    await connection.execute(text(_FORGET), {"pool": pool, "keep": _KEEP, "some": some})
 
 
 def _changed_nothing(row: RowMapping, before: RowMapping) -> bool:
@@ -59,4 +85,11 @@ _NOTE_AGAIN = """
            looked_at = :looked_at, read_ms = :read, plan_ms = :plan, commit_ms = :commit,
            explain_ms = :explain
      WHERE id = :of
+"""
+
+_FORGET = """
+    DELETE FROM cycles c
+     WHERE c.id IN (SELECT id FROM cycles WHERE pool = :pool
+                     ORDER BY committed_at DESC OFFSET :keep LIMIT :some)
+       AND NOT EXISTS (SELECT FROM placements WHERE cycle_id = c.id)
 """

@@ -110,7 +110,7 @@ class QueueCache:
         are to be told why they wait that have no answer yet, that were given a start or have not
         heard their answer, and of all others a `share`; None where all are. With the `whole` all
         jobs may start; so many without a start kept are to be told when they may start `later`.
-        The `nodes` of the pool say who may come first for having waited long."""
+        The `nodes` of the pool say who may start on any of them."""
         resting = self._resting(now)
         to_hear = (job for job in self._untold if has_to_hear(self._stored[job], now))
         hear = itertools.islice((job for job in to_hear if job in self._entries), TELL_AT_MOST)
@@ -119,7 +119,7 @@ class QueueCache:
         wanted = {*self._unanswered, *self._with_start, *hear, *turn}
         return self._long.to_plan(
             open_gpus, gpus, policy, now, wanted=wanted, without=resting, whole=whole,
-            later=later, may_come_first=may_come_first(policy, nodes),
+            later=later, may_start=may_come_first(policy, nodes),
         )  # fmt: skip
 
     def to_make_room(
@@ -135,7 +135,7 @@ class QueueCache:
         where at most `gpus_to_come` are free or freed for them; None where that is all."""
         part = self._long.to_plan(
             gpus_to_come, gpus, policy, now, wanted=wanted, without=self._resting(now),
-            may_come_first=may_come_first(policy, nodes),
+            may_start=may_come_first(policy, nodes),
         )  # fmt: skip
         return part and part.jobs
 

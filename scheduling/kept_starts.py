@@ -8,18 +8,19 @@ from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.placement import PackingPolicy, Reservation
 from longshore.models.start_range import StartRange
+from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import hold_of_share
+from longshore.scheduling.gangs.plan import Shares
+from longshore.scheduling.gangs.start import first_gang_start
 from longshore.scheduling.guarantee import has_waited_long
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.given_back import GivenBack
-from longshore.scheduling.placement.rearranging import hold_of
 from longshore.scheduling.placement.reservations import NoStart, first_start, kept_now, open_from
 from longshore.scheduling.placement.scan import Scan
 from longshore.scheduling.placement.state import Hold, Need
+from longshore.scheduling.placement.taken import hold_of
 from longshore.scheduling.start_range import coming, last_before
 
-Shares = Sequence[tuple[str, tuple[int, ...]]]
-"""Nodes with the GPUs there."""
 PlacedAt = Callable[[int], Mapping[str, JobRequest]]
 """Says whom a plan itself has placed on the node at a position."""
 
@@ -28,7 +29,7 @@ LATER_STARTS = 64
 """Jobs without a start kept that are told when they may start, at most."""
 LATER_LOOKS = 64_000
 """Nodes that are looked at for them: a plan of 10,000 nodes is dear as it is."""
-GANG_LOOKS = 16
+GANG_LOOKS = 4
 """Of a gang at each node: its start is looked for at several moments."""
 
 
@@ -82,16 +83,25 @@ class KeptStarts:
     def _first(self, scan: Scan) -> tuple[int, datetime] | None:
         """Look for it. To read when each node gives back what takes as long as to look at all
         twice, so that is done for those after the first."""
+        if self._given_back is None and not self._looked:
+            self._looked = True
+            return first_start(scan.holders, self._columns, scan.need, not_now=True)
+        return self._given_back_now().first(scan.need, scan.holders, not_now=True)
+
+    def first_of_gang(self, job: JobRequest, nodes: GangNodes) -> tuple[datetime, Shares] | None:
+        """Return when a gang can start first, and its nodes then; None when that is not known."""
+        given_back = self._given_back_now()
+        return first_gang_start(job, nodes, self._policy, self._columns.now, given_back)
+
+    def _given_back_now(self) -> GivenBack:
+        moved = self._columns.moved
         if self._given_back is None:
-            self._read_to = len(self._columns.moved)
-            if not self._looked:
-                self._looked = True
-                return first_start(scan.holders, self._columns, scan.need, not_now=True)
             self._given_back = GivenBack(self._columns.views, self._columns.now)
-        for position in set(self._columns.moved[self._read_to :]):
-            self._given_back.read(position)
-        self._read_to = len(self._columns.moved)
-        return self._given_back.first(scan.need, scan.holders, not_now=True)
+        else:
+            for position in set(moved[self._read_to :]):
+                self._given_back.read(position)
+        self._read_to = len(moved)
+        return self._given_back
 
     def keep(
         self, job: JobRequest, need: Need, position: int, start: datetime

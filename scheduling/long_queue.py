@@ -18,7 +18,8 @@ before it that are as short or shorter. The data that a job reads say where it g
 
 Of those behind these that are told when they may start later as many may count of each kind, and
 few of all: so the first `FURTHER` of them in the order of the queue are planned, and nobody behind
-the last of these is told.
+the last of these is told. Kinds that no node of the pool could hold have no start, and do not
+count.
 
 Where the order is not by age alone, jobs pass each other as time goes by. Those of one lane do not
 (`scheduling.order.Lanes`), so a job is left out for those of its own lane. Who comes first for
@@ -54,6 +55,8 @@ LONG = 500
 """Jobs from which on a cycle need not plan all."""
 FURTHER = 1_000
 """Jobs that are planned since they may be told of a later start, at most: not all have one."""
+_KINDS = 64
+"""Kinds of which it is asked whether any node could hold them: each may ask many nodes."""
 _FEW = 8
 """Answers about jobs that ask alike which are kept."""
 
@@ -216,7 +219,7 @@ class LongQueue:
         without: Collection[str] = (),
         whole: bool = False,
         later: int = 0,
-        may_come_first: Callable[[JobRequest], bool] = _anybody,
+        may_start: Callable[[JobRequest], bool] = _anybody,
     ) -> Part | None:
         """Return what a plan has to have, with the jobs that are `wanted`; None where that is
         everything: the queue is short, or they are half of it.
@@ -226,7 +229,8 @@ class LongQueue:
         asked for, where the pool holds some back by their score, where a tenant has a budget, or
         where some count as more than their class: then jobs that ask alike are not in the order
         kept here. So many behind those for which starts are kept are to be told when they may
-        start `later`. Who `may_come_first` for having waited long is planned in any case.
+        start `later`. Who `may_start` on some node, and has waited long, is planned in any case
+        where that counts; who may not is told no later start.
         """
         wanted = {job_id for job_id in wanted if job_id in self._key_of} - set(without)
         if len(self) < LONG or 2 * len(wanted) >= len(self):
@@ -243,12 +247,13 @@ class LongQueue:
         all_further = passes or bool(policy.weights.separation)
         jobs = self.first_alike(open_gpus, policy, without, later if all_further else 0)
         if later and not all_further:
-            further = list(islice(self._in_order(open_gpus, policy, without, later), FURTHER + 1))
+            ordered = self._in_order(open_gpus, policy, without, later, may_start)
+            further = list(islice(ordered, FURTHER + 1))
         until = further[FURTHER - 1].job.id if len(further) > FURTHER else None
         jobs += (each.job for each in further[:FURTHER])
         more = dict.fromkeys(wanted)
         if passes:
-            more |= dict.fromkeys(self._guaranteed(gpus, now, without, may_come_first))
+            more |= dict.fromkeys(self._guaranteed(gpus, now, without, may_start))
         for job in jobs:
             more.pop(job.id, None)
         jobs += (self._key_of[job_id][1].job for job_id in more)
@@ -274,17 +279,27 @@ class LongQueue:
         return found
 
     def _in_order(
-        self, open_gpus: int, policy: PackingPolicy, without: Collection[str], later: int
+        self,
+        open_gpus: int,
+        policy: PackingPolicy,
+        without: Collection[str],
+        later: int,
+        may_start: Callable[[JobRequest], bool],
     ) -> Iterator[_Queued]:
         """Yield those behind the first ones of those that ask alike, of each kind as many as count
-        where so many are told a later start, in the order of the queue by age."""
+        where so many are told a later start, in the order of the queue by age. Where that is more
+        than are planned, those of the first kinds that may not start are left out."""
         kinds: list[list[_Queued]] = []
         lacks = {self._key_of[job_id][0] for job_id in without if job_id in self._key_of}
         for key, alike in self._alike.items():
             if not _all_count(one := alike.one()):
                 left_out = without if key in lacks else ()
                 kinds.append(alike.further(_count(one, open_gpus, policy), later, left_out))
-        return merge(*kinds, key=lambda each: (-each.job.priority, each.order))
+        if sum(map(len, kinds)) > FURTHER:
+            kinds = sorted(filter(None, kinds), key=lambda kind: _by_age(kind[0]))
+            asked = [kind for kind in kinds[:_KINDS] if may_start(kind[0].job)]
+            kinds = asked + kinds[_KINDS:]
+        return merge(*kinds, key=_by_age)
 
     def _put_in_order(self, policy: PackingPolicy) -> None:
         """Divide the jobs anew where another policy has other lanes."""
@@ -320,6 +335,10 @@ class LongQueue:
     def _longest(self, now: datetime, wait: timedelta) -> Iterable[tuple[datetime, str]]:
         """Return who has waited for so long, the longest first."""
         return takewhile(lambda waits: now - waits[0] >= wait, self._waits_since)
+
+
+def _by_age(queued: _Queued) -> tuple[int, _Order]:
+    return -queued.job.priority, queued.order
 
 
 def _all_count(job: JobRequest) -> bool:

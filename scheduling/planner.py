@@ -14,7 +14,6 @@ from longshore.scheduling.gangs.decision import place_gang
 from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import hold_of_share
 from longshore.scheduling.gangs.rooms import most_now
-from longshore.scheduling.gangs.start import first_gang_start
 from longshore.scheduling.kept_starts import GANG_LOOKS, LATER_LOOKS, KeptStarts, through
 from longshore.scheduling.order import noted
 from longshore.scheduling.packer import (
@@ -34,9 +33,10 @@ from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen
 from longshore.scheduling.placement.holders import Holders
 from longshore.scheduling.placement.mix import Mix
-from longshore.scheduling.placement.rearranging import Rearranging, Taken, hold_of
+from longshore.scheduling.placement.rearranging import Rearranging
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.state import Need
+from longshore.scheduling.placement.taken import Taken, hold_of
 from longshore.scheduling.wait_answers import WaitAnswers
 from longshore.scheduling.words import format_place, format_start
 
@@ -296,7 +296,7 @@ class Planner:
     def _defer_gang(self, job: JobRequest, decision: Decision) -> Decision:
         if self.kept.is_full(job.tier):
             return decision
-        found = first_gang_start(job, self._gang_nodes, self.policy, self.now)
+        found = self.kept.first_of_gang(job, self._gang_nodes)
         if found is None:
             return decision
         start, shares = found
@@ -395,5 +395,5 @@ class Planner:
             return elastic.start(job, lambda _: None, self._wait_later, paid_for, lambda: 0)
         if job.gang is None:
             return self._defer(job, self._scanner.scan(self._need_of(job)))
-        alone = place_gang(job, self._gang_nodes, self.policy, self.now)
+        alone = place_gang(job, self._gang_nodes, self.policy, self.now, explain=False)
         return alone if alone.members else self._defer_gang(job, alone)

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from longshore.models.topology import Gang
 from longshore.scheduling.placement.filters import Attributes, LabelNames, attributes_of
 from longshore.scheduling.placement.state import Need, NodeView
@@ -34,6 +37,8 @@ class GangNodes:
     positions: Mapping[str, int]
     """Of the views, by the ids of their nodes."""
     trait_sets: Sequence[_Traits]
+    domain_numbers: NDArray[np.intp]
+    """Of each node that of its domain; one without a label is a domain of its own."""
     _facts: Sequence[Fact]
     _held: set[tuple[Need, Gang]] = field(default_factory=set[tuple[Need, Gang]])
     """What they are known to hold when empty."""
@@ -42,6 +47,7 @@ class GangNodes:
     def of(cls, views: Sequence[NodeView], labels: LabelNames = None) -> "GangNodes":
         """Return the nodes that these views are of; `labels` as in `Columns`."""
         trait_sets: dict[_Traits, int] = {}
+        domains: dict[DomainKey, int] = {}
         facts: list[Fact] = []
         for view in views:
             node = view.node
@@ -49,9 +55,11 @@ class GangNodes:
             traits = trait_sets.setdefault((attributes_of(node, labels), flavor), len(trait_sets))
             domain = domain_of(node, unlabelled=True)
             assert domain is not None  # its own at least
+            domains.setdefault(domain, len(domains))
             facts.append(Fact(domain, (flavor, node.conformance), traits))
         positions = {view.node.id: position for position, view in enumerate(views)}
-        return cls(views, positions, list(trait_sets), facts)
+        numbers = np.array([domains[fact.domain] for fact in facts], np.intp)
+        return cls(views, positions, list(trait_sets), numbers, facts)
 
     def showing(self, views: Sequence[NodeView]) -> "GangNodes":
         """Return the same nodes as these views show them, in the same order."""
@@ -59,15 +67,21 @@ class GangNodes:
 
     def only(self, view: NodeView) -> "GangNodes":
         """Return one of the nodes, as this view shows it."""
-        name = view.node.id
-        return GangNodes([view], {name: 0}, self.trait_sets, [self._facts[self.positions[name]]])
+        return self._at([self.positions[view.node.id]], [view])
 
     def among(self, names: Collection[str]) -> "GangNodes":
         """Return those of the nodes that have these ids, as they are shown."""
-        chosen = [at for at, view in enumerate(self.views) if view.node.id in names]
-        views = [self.views[at] for at in chosen]
+        return self.at([at for at, view in enumerate(self.views) if view.node.id in names])
+
+    def at(self, places: Sequence[int]) -> "GangNodes":
+        """Return the nodes at these positions, as they are shown."""
+        return self._at(places, [self.views[place] for place in places])
+
+    def _at(self, places: Sequence[int], views: Sequence[NodeView]) -> "GangNodes":
         positions = {view.node.id: position for position, view in enumerate(views)}
-        return GangNodes(views, positions, self.trait_sets, [self._facts[at] for at in chosen])
+        facts = [self._facts[place] for place in places]
+        numbers = self.domain_numbers[np.array(places, np.intp)]
+        return GangNodes(views, positions, self.trait_sets, numbers, facts)
 
     def each(self) -> Iterable[tuple[NodeView, Fact]]:
         """Return the nodes in the order of their positions."""

@@ -6,7 +6,7 @@ that a node can give, and a plan need only count GPUs.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from longshore.models.job_request import JobRequest
@@ -146,6 +146,18 @@ def _offers(
             free = free_of(view, found[1])
             offers.made.append(Offer(position, view, fact.domain, *found, free, fact.kind))
     return offers
+
+
+def begins_within(whole: Need, gang: Gang, nodes: GangNodes, now: datetime) -> Iterable[timedelta]:
+    """Yield of each node in which time from now on it can begin such a gang, whatever runs there:
+    a negative one where it never can."""
+    unsuited = _Unsuited(whole, gang, nodes, now)
+    for view, fact in nodes.each():
+        if unsuited(view, fact):
+            yield timedelta(-1)
+        else:
+            expires_at = view.node.expires_at
+            yield timedelta.max if expires_at is None else expires_at - now - whole.must_last
 
 
 def offers_by_time(whole: Need, views: Iterable[NodeView]) -> list[NodeView]:

@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+import numpy as np
+from numpy.typing import NDArray
+
 from longshore.models.job_request import JobRequest
 from longshore.models.placement import PackingPolicy
 from longshore.models.topology import Gang, SameConformance
@@ -20,17 +23,19 @@ def most_now(
     # The desired size is the largest, and takes the least time: nodes offer most to it.
     largest = job.at_size(job.malleable.target)
     made = offers_now(largest, gang, nodes, policy, now).made
-    return max((_most(room_by_domain(like), gang) for like in sets_of_like(made, gang)), default=0)
+    rooms = (room_by_domain(like) for like in sets_of_like(made, gang))
+    return max((most_in(np.array([*room.values()]), gang) for room in rooms), default=0)
 
 
-def _most(room: Counter[DomainKey], gang: Gang) -> int:
+def most_in(room: NDArray[np.int64], gang: Gang) -> int:
+    """Return a number of GPUs that no size of a gang exceeds where each domain has so many."""
     if not gang.allow_cross_group_spread:
-        return max(room.values())
+        return int(room.max(initial=0))
     if gang.group_gpus is None:
-        return room.total()
+        return int(room.sum())
     size = gang.group_gpus
-    groups = sum(gpus // size for gpus in room.values())
-    return min(room.total(), groups * size + size - 1)  # the last group may be smaller
+    groups = int((room // size).sum())
+    return min(int(room.sum()), groups * size + size - 1)  # the last group may be smaller
 
 
 def room_by_domain(offers: Iterable[Offer]) -> Counter[DomainKey]:

@@ -56,6 +56,11 @@ class GivenBack:
         self._given_back[:, place] = _NEVER
         self._given_back[: len(empty), place] = sorted(empty.values())
 
+    def empty_by(self, ticks: float) -> NDArray[np.intp]:
+        """Return how many GPUs of each node are empty so many microseconds from now, if nothing is
+        begun there."""
+        return (self._given_back <= ticks).sum(axis=0)
+
     def first(self, need: Need, places: NDArray[np.intp], *, not_now: bool = False) -> First:
         """Return the node of these where the need can be held first to its end, and when; ties
         keep the order. None when no node can, by what is known of its holds. With `not_now` it is

@@ -11,23 +11,18 @@ to go, and gives up after a number of tries, so that the same input gets the sam
 """
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from itertools import islice
-from typing import NamedTuple
 
 from longshore.models.job_request import JobRequest
-from longshore.models.node import Node
 from longshore.models.placement import PackingPolicy
-from longshore.models.resources import HostAmounts
 from longshore.scheduling.placement.classes import Layout
 from longshore.scheduling.placement.columns import Columns
-from longshore.scheduling.placement.gpus import Chosen, mask_of
+from longshore.scheduling.placement.gpus import Chosen
 from longshore.scheduling.placement.layouts import found_in
-from longshore.scheduling.placement.mix import SLICE_MILLI
-from longshore.scheduling.placement.parts import Parts, with_parts, without_parts
 from longshore.scheduling.placement.reservations import open_from
 from longshore.scheduling.placement.scan import MAX_SCANS, Scan
-from longshore.scheduling.placement.state import EPSILON, Hold, Need, NodeView, Rooms
+from longshore.scheduling.placement.state import EPSILON, Need, NodeView
+from longshore.scheduling.placement.taken import Place, Taken, cost, hold_of, may_go, order_to_go
 
 TRIES = 5_000
 """Nodes that one plan asks in a search, in all, and"""
@@ -47,61 +42,7 @@ _MOST_NODES = 128
 """Nodes that are compared by what would have to go."""
 
 
-class Taken(NamedTuple):
-    """What a plan gave to a job on one node."""
-
-    job: JobRequest
-    need: Need
-    position: int
-    """Of the node."""
-    hold: Hold
-    chosen: Chosen | None
-    """None for a gang's share, which stays."""
-
-    @property
-    def indices(self) -> tuple[int, ...]:
-        """Its GPUs; none are named of a share that stays."""
-        return self.chosen.indices if self.chosen else ()
-
-    @property
-    def vram(self) -> float:
-        """GB of each of its GPUs."""
-        return self.chosen.vram if self.chosen and self.need.mig else self.need.vram
-
-    @property
-    def size(self) -> tuple[int, float, float]:
-        """Its GPUs in thousandths, cores and RAM: what is large is placed first."""
-        return self.need.milli * self.need.gpus, self.need.cpus, self.need.ram
-
-
-class _Place(NamedTuple):
-    """A node as it would be."""
-
-    takes: tuple[Taken, ...]
-    """What the plan would have there."""
-    free: int
-    parts: Parts
-    host: HostAmounts
-    """What nobody would have of it; parts are those of all jobs."""
-
-    def without(self, taken: Taken, rooms: Rooms) -> "_Place":
-        hold = taken.hold
-        takes = tuple(one for one in self.takes if one is not taken)
-        freed, parts = hold.mask & rooms.all_gpus, self.parts
-        if hold.parts:
-            parts = without_parts(parts, hold.parts)
-            freed &= ~mask_of(part.gpu for part in parts)
-        return _Place(takes, self.free | freed, parts, self.host.plus(hold.host))
-
-    def beside(self, taken: Taken) -> "_Place":
-        hold = taken.hold
-        parts = with_parts(self.parts, hold.parts) if hold.parts else self.parts
-        return _Place(
-            (*self.takes, taken), self.free & ~hold.mask, parts, self.host.minus(hold.host)
-        )
-
-
-_Trial = dict[int, _Place]
+_Trial = dict[int, Place]
 """By position: the nodes that a search would change."""
 
 
@@ -274,18 +215,18 @@ class Rearranging:
 
     def _cost(self, position: int, need: Need, trial: _Trial, fixed: frozenset[str]) -> int | None:
         place = self._place(position, trial)
-        movable = [taken for taken in place.takes if _may_go(taken, fixed)]
-        return _cost(self._columns.views[position].rooms, place, movable, need)
+        movable = [taken for taken in place.takes if may_go(taken, fixed)]
+        return cost(self._columns.views[position].rooms, place, movable, need)
 
     def _clear(
-        self, position: int, need: Need, place: _Place, fixed: frozenset[str]
-    ) -> tuple[_Place, Chosen, list[Taken]] | None:
+        self, position: int, need: Need, place: Place, fixed: frozenset[str]
+    ) -> tuple[Place, Chosen, list[Taken]] | None:
         """Return a node with what may stay, the GPUs that a job gets then, and what has to go."""
         rooms = self._columns.views[position].rooms
-        movable = [taken for taken in place.takes if _may_go(taken, fixed)]
+        movable = [taken for taken in place.takes if may_go(taken, fixed)]
         staying, leaving = place, list[Taken]()
         chosen: Chosen | None = None
-        for taken in _order_to_go(movable, rooms, place, need):
+        for taken in order_to_go(movable, rooms, place, need):
             if self._left <= self._limit:
                 return None
             leaving.append(taken)
@@ -311,7 +252,7 @@ class Rearranging:
             self._left -= self._columns.class_count // _CLASSES_A_TRY
         return self._ask(need)
 
-    def _open(self, position: int, place: _Place, need: Need) -> Chosen | None:
+    def _open(self, position: int, place: Place, need: Need) -> Chosen | None:
         """Return the GPUs that a job would get of a node now."""
         view = self._columns.views[position]
         jobs = len(view.holds) if view.reserved else len(place.takes)
@@ -327,12 +268,12 @@ class Rearranging:
         found = found_in(layout, need.gpu, self._choice)
         return found if isinstance(found, Chosen) else None
 
-    def _place(self, position: int, trial: _Trial) -> _Place:
+    def _place(self, position: int, trial: _Trial) -> Place:
         if position in trial:
             return trial[position]
         view = self._columns.views[position]
         takes = tuple(self._takes.get(position, ()))
-        return _Place(takes, view.free, view.parts, view.host_free)
+        return Place(takes, view.free, view.parts, view.host_free)
 
     def _view(self, position: int, takes: Sequence[Taken]) -> NodeView:
         """Return a node as it is with these jobs in place of all that the plan placed there."""
@@ -347,57 +288,3 @@ class Rearranging:
         columns = self._columns
         node = columns.views[position].node
         return Taken(job, need, position, hold_of(job, need, node, chosen, columns.now), chosen)
-
-
-def hold_of(job: JobRequest, need: Need, node: Node, chosen: Chosen, start: datetime) -> Hold:
-    """Return what a job has of a node that gives it these GPUs, or its part of them."""
-    parts = need.parts(chosen.indices, chosen.slices)
-    end = need.end_from(start)
-    idle = chosen.mask & ~mask_of(chosen.indices)
-    host = need.host(node.gpu_power)
-    return Hold(job.id, chosen.mask, host, start, end, parts, idle=idle)
-
-
-def _may_go(taken: Taken, fixed: frozenset[str]) -> bool:
-    return taken.chosen is not None and taken.job.id not in fixed
-
-
-def _cost(rooms: Rooms, place: _Place, movable: Sequence[Taken], need: Need) -> int | None:
-    """Return about how many thousandths have to leave a node; None where that does not help."""
-    if not movable:
-        return None
-    loads = _loads(movable)
-    if not need.whole:
-        return sum(sorted(loads.values())[: need.gpus])
-    if need.alone:
-        return sum(loads.values())
-    roomy = rooms.roomy(need.vram)
-    missing = need.gpus - (place.free & roomy).bit_count()
-    others = {part.gpu: part.milli for part in place.parts}
-    costs = sorted(
-        load for gpu, load in loads.items() if roomy >> gpu & 1 and others.get(gpu, load) == load
-    )
-    return sum(costs[: max(missing, 0)]) if len(costs) >= missing else None
-
-
-def _order_to_go(movable: Sequence[Taken], rooms: Rooms, place: _Place, need: Need) -> list[Taken]:
-    """Return jobs in the order in which they leave: GPU by GPU, the one with the least load first;
-    for a job that does not lack whole GPUs, who has most cores first."""
-    if need.whole and (place.free & rooms.roomy(need.vram)).bit_count() >= need.gpus:
-        return sorted(movable, key=lambda taken: (-taken.need.cpus, -taken.need.ram))
-    loads = _loads(movable)
-
-    def by_gpus(taken: Taken) -> tuple[tuple[int, int], int]:
-        return max((loads[gpu], gpu) for gpu in taken.indices), taken.size[0]
-
-    return sorted(movable, key=by_gpus)
-
-
-def _loads(movable: Sequence[Taken]) -> dict[int, int]:
-    """Return by GPU the thousandths that these jobs have of it."""
-    loads: dict[int, int] = {}
-    for taken in movable:
-        milli = SLICE_MILLI if taken.need.mig else taken.need.milli
-        for gpu in taken.indices:
-            loads[gpu] = loads.get(gpu, 0) + milli
-    return loads

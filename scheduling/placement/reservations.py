@@ -79,11 +79,21 @@ def gpus_open_from(view: NodeView, need: Need, start: datetime) -> int:
     others = _others(view, need, start)
     if need.alone and (others or not view.rooms.for_one(view.rooms.all_gpus & ~view.stuck)):
         return 0
+    gpus = _empty_beside(view, need, others)
+    if gpus.bit_count() < need.gpus or not _host_suffices(view, need, start, others):
+        return 0
+    return gpus
+
+
+def gpus_empty_from(view: NodeView, need: Need, start: datetime) -> int:
+    """Return the same GPUs, also where they are too few, or anything else runs short."""
+    return _empty_beside(view, need, _others(view, need, start))
+
+
+def _empty_beside(view: NodeView, need: Need, others: Iterable[Hold]) -> int:
     gpus = view.rooms.roomy(need.vram) & ~view.stuck
     for hold in others:
         gpus &= ~hold.mask
-    if gpus.bit_count() < need.gpus or not _host_suffices(view, need, start, others):
-        return 0
     return gpus
 
 

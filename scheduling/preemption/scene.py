@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache, partial
 from itertools import chain, repeat
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from types import MappingProxyType
 
 from longshore.models.job import Tier
@@ -36,16 +36,15 @@ from longshore.scheduling.preemption.afterwards import (
     cheapest_afterwards,
     waits_after,
 )
-from longshore.scheduling.preemption.candidates import Candidate, Candidates, least_cost
+from longshore.scheduling.preemption.candidates import Candidates
+from longshore.scheduling.preemption.cheapest import CheapestSets
 from longshore.scheduling.preemption.costs import AT_ONCE, probable_end, victim_of
 from longshore.scheduling.preemption.parts import Parts, parts_of, size_paid_for, size_without
-from longshore.scheduling.preemption.search import EXACT, Best, search
 from longshore.scheduling.preemption.stoppable import Stoppable
 from longshore.scheduling.preemption.ways import no_node, refused, weigh, with_victims
 from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
 from longshore.scheduling.preemption.yielding import Yielding
 from longshore.scheduling.serving.running_engine import alike, is_idle
-from longshore.scheduling.topology import DomainKey, domain_of
 
 _OWN = {"id", "attempt", "submitted_at", "waits_since", "attained", "path_behind", "tenant",
         "data", "turn", "turn_at"}  # fmt: skip
@@ -90,6 +89,7 @@ class Scene:
             works, stoppable, policy, now, self._kind, self._wait, self.cluster.free_gpus,
             self.cluster.changes, yielding, self._parts, later,
         )  # fmt: skip
+        self._cheapest = CheapestSets(self.cluster, self.candidates)
         self.mix = mix
         self.yielding = yielding
         self._stoppable = stoppable
@@ -215,7 +215,7 @@ class Scene:
         chosen: Chosen = ()
         waits: Waits = {}
         if known:
-            search = partial(self._cheapest, job, names, min(room, self.policy.max_victims))
+            search = partial(self._cheapest.of, job, names, min(room, self.policy.max_victims))
             after = partial(self._waits_after, job)
             chosen, waits = cheapest_afterwards(search, after, self.candidates)
         if not chosen and self._stops_only:
@@ -318,73 +318,6 @@ class Scene:
         start = self.now if fits else self.cluster.first_start(job)
         return start - self.now if start else timedelta.max
 
-    def _cheapest(
-        self, job: JobRequest, names: tuple[str, ...], most: int
-    ) -> tuple[Candidate, ...]:
-        """Return the set of jobs to stop that costs least; none where no set suffices."""
-        best = Best(most)
-        if job.gang is not None:
-            self._search_domains(job, job.gang, names, best)
-        else:
-            self._search_nodes(job, names, best)
-        return self._necessary(job, best.chosen)
-
-    def _search_nodes(self, job: JobRequest, names: tuple[str, ...], best: Best) -> None:
-        need = Need.of(job, self.cluster.packing)
-        for least, name in self.candidates.cheapest_first(job, names):
-            if best.beats(least, 1):
-                return
-            here = self.candidates.on(name, job)
-            missing = job.gpus - self.cluster.free_gpus(name) if job.gpu.whole else 0
-            if job.gpus == 1 and len(here) > EXACT:  # jobs that share a GPU go together
-                for gpu in self.cluster.node(name).gpus:
-                    some = [one for one in here if _holds(one.work, name, gpu.index)]
-                    search(some, partial(self.cluster.node_fits, name, need), best, missing)
-            search(here, partial(self.cluster.node_fits, name, need), best, missing)
-
-    def _search_domains(
-        self, job: JobRequest, gang: Gang, names: tuple[str, ...], best: Best
-    ) -> None:
-        """Look in each domain, and where there are several in all of them together."""
-        of = {
-            name: domain_of(self.cluster.node(name), unlabelled=gang.unlabelled_nodes)
-            for name in names
-        }
-        scopes: dict[DomainKey | None, list[str]] = {}
-        for name, domain in of.items():
-            scopes.setdefault(domain, []).append(name)
-        known = self.candidates.among(job, names)
-        candidates = [self.candidates.cost(one, job) for one in known]
-        inside: dict[DomainKey | None, list[Candidate]] = {domain: [] for domain in scopes}
-        for one in candidates:
-            for domain in {of[name] for name in one.work.nodes if name in of}:
-                inside[domain].append(one)
-        looks: list[tuple[float, int, Sequence[str], list[Candidate]]] = []
-        for domain, scope in [*scopes.items(), (None, names)][: None if len(scopes) > 1 else 1]:
-            here = candidates if scope is names else inside[domain]
-            missing = job.gpus - sum(map(self.cluster.free_gpus, scope))
-            least = least_cost([(one.cost, one.frees) for one in here], missing)
-            looks.append((least, missing, scope, here))
-        for least, missing, scope, here in sorted(looks, key=itemgetter(0)):
-            if best.beats(least, 1):
-                return
-            search(here, self.cluster.gang_on(scope, job, gang), best, missing)
-
-    def _necessary(self, job: JobRequest, chosen: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
-        """Return the chosen without those that the packer can do without, dearest first; none
-        where it finds that the job does not fit after all."""
-
-        def fits(some: Sequence[Candidate]) -> bool:
-            return self.cluster.fits(job, frozenset(one.id for one in some))
-
-        if not chosen or not fits(chosen):
-            return ()
-        for one in sorted(chosen, key=lambda one: (-one.cost, one.submitted, one.id)):
-            fewer = tuple(other for other in chosen if other.id != one.id)
-            if fits(fewer):
-                chosen = fewer
-        return chosen
-
     def _none(self, job: JobRequest, reason: str) -> PreemptionPlan:
         return PreemptionPlan(job_id=job.id, at=self.now, reason=reason)
 
@@ -396,7 +329,3 @@ WhenDue = Callable[[Scene, JobRequest, int], PreemptionPlan | None]
 def _buys(plan: PreemptionPlan) -> bool:
     """Return whether to buy is the best way."""
     return any(way.chosen and way.kind is WayKind.BUY for way in plan.ways)
-
-
-def _holds(work: RunningWork, node_id: str, gpu: int) -> bool:
-    return any(share.node_id == node_id and gpu in share.gpu_indices for share in work.shares)

@@ -35,7 +35,7 @@ class Starts:
     ) -> None:
         """`views` are those of the nodes, in order; `labels` as in `Columns`."""
         self._views = list(views)
-        self._given_back = GivenBack(self._views, now)
+        self.given_back = GivenBack(self._views, now)
         groups: dict[Hashable, list[int]] = {}
         for place, node in enumerate(nodes):
             groups.setdefault(when_empty(node, labels), []).append(place)
@@ -55,7 +55,7 @@ class Starts:
         """Have a node hold what this view of it holds."""
         self._views[place] = view
         self._changed.append(place)
-        self._given_back.read(place)
+        self.given_back.read(place)
 
     def suited(self, need: Need) -> NDArray[np.intp]:
         """Return the places of the nodes that could hold the need when empty, in order."""
@@ -86,11 +86,11 @@ class Starts:
         seen, first = self._known.get(need, (0, None))
         changed = set(self._changed[seen:])
         if need not in self._known or len(changed) > _FEW or (first and first[0] in changed):
-            first = self._given_back.first(need, self.suited(need))
+            first = self.given_back.first(need, self.suited(need))
         elif changed:
             suited = self._suited_for(need)[1]
             for place in sorted(changed & suited):
-                first = self._given_back.better(place, need, first) or first
+                first = self.given_back.better(place, need, first) or first
         if len(self._known) >= _KEPT:
             self._known.clear()
         self._known[need] = len(self._changed), first

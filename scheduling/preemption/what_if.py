@@ -26,8 +26,8 @@ from longshore.scheduling.gangs.offers import (
     offers_from,
     offers_when_empty,
 )
-from longshore.scheduling.gangs.plan import could_hold, fits_gang, why_never
-from longshore.scheduling.gangs.start import Shares, first_gang_start
+from longshore.scheduling.gangs.plan import Shares, could_hold, fits_gang, why_never
+from longshore.scheduling.gangs.start import first_gang_start
 from longshore.scheduling.packer import placing, waiting
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.filters import LabelNames
@@ -216,8 +216,9 @@ class WhatIfCluster:
     def _first_gang_start(self, job: JobRequest, gang: Gang) -> tuple[datetime, Shares] | None:
         asks = Need.of(job, self.packing), gang
         if asks not in self._gang_starts:
-            nodes = self._gang_nodes()
-            self._gang_starts[asks] = first_gang_start(job, nodes, self.packing, self.now)
+            self._gang_starts[asks] = first_gang_start(
+                job, self._gang_nodes(), self.packing, self.now, self._starts_now().given_back
+            )
         return self._gang_starts[asks]
 
     @contextmanager

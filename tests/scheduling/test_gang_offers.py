@@ -24,6 +24,7 @@ from longshore.scheduling.gangs.offers import (
 )
 from longshore.scheduling.gangs.plan import gang_of
 from longshore.scheduling.gangs.start import first_gang_start
+from longshore.scheduling.placement.given_back import GivenBack
 from longshore.scheduling.placement.state import Hold, Need, NodeView, view_nodes
 from longshore.scheduling.preemption.what_if import WhatIfCluster
 from tests.support.gangs import a_gang, in_domain
@@ -128,7 +129,7 @@ def test_when_a_gang_can_start_is_asked_of_like_nodes_once(
     ]
     empty = [in_domain(f"{number % 4}", f"n{number:02}") for number in range(count)]
     shares = [share for work in works for share in work.shares]
-    nodes = GangNodes.of(view_nodes(nodes_with(works, empty), shares, NOW))
+    views = view_nodes(nodes_with(works, empty), shares, NOW)
     asked: list[NodeView] = []
     ask = gang_offers.gpus_open_from
 
@@ -137,10 +138,11 @@ def test_when_a_gang_can_start_is_asked_of_like_nodes_once(
         return ask(view, need, start)
 
     monkeypatch.setattr(gang_offers, "gpus_open_from", counted)
-    found = first_gang_start(a_gang(64), nodes, POLICY, NOW)
+    given_back = GivenBack(views, NOW)
+    found = first_gang_start(a_gang(64), GangNodes.of(views), POLICY, NOW, given_back)
     assert found is not None
     assert found[0] == NOW + 8 * HOUR
-    assert len(asked) == 3  # of an empty node twice, for one of its GPUs and for all
+    assert len(asked) == 2  # of an empty node, for one of its GPUs and for all
 
 
 def _one_by_one(views: list[NodeView], ask: Callable[[GangNodes], Offers]) -> Offers:

@@ -103,7 +103,7 @@ def test_of_a_long_queue_those_are_planned_that_come_first():
         queue.put(waits(f"never-{number}", 100, gpu_type="B300"))
     queue.put(LONG_WAIT)
     may = may_come_first(BY_RANK, [NODE])
-    part = queue.to_plan(1, 8, BY_RANK, NOW, wanted=(), may_come_first=may)
+    part = queue.to_plan(1, 8, BY_RANK, NOW, wanted=(), may_start=may)
     assert part is not None
     assert "long" in {job.id for job in part.jobs}
 

@@ -12,6 +12,7 @@ from longshore.models.job_request import JobRequest
 from longshore.models.placement import CyclePlan, Decision, PackingPolicy, PlacementKind
 from longshore.scheduling import planner
 from longshore.scheduling.cycle import foresee, mix_kept, plan, plan_cached
+from longshore.scheduling.guarantee import may_come_first
 from longshore.scheduling.kept_starts import most_later
 from longshore.scheduling.placement import given_back, reservations
 from longshore.scheduling.placement.reservations import earliest_start
@@ -86,6 +87,7 @@ def test_gangs_and_malleable_jobs_are_told_as_well() -> None:
     made = plan(queue, busy, runs, ONE, NOW, later=5)
     assert [hours(each) for each in made.decisions] == [1, 2, 3]
     assert "for 4 GPUs, the fewest of 4 to 8" in made.decisions[2].reason
+    assert not made.decisions[1].rejections, "nobody asked node by node"
 
 
 def test_who_can_never_start_is_told_nothing_and_takes_no_place() -> None:
@@ -120,9 +122,9 @@ def test_nor_do_gangs_and_malleable_jobs_that_never_start(giant: JobRequest) -> 
 
 
 def test_a_large_plan_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a gang the start is looked for at several moments: it counts sixteenfold."""
+    """Of a gang the start is looked for at several moments: it counts fourfold."""
     assert [most_later(nodes) for nodes in (0, 64, 1_000, 10_000, 100_000)] == [64, 64, 64, 6, 0]
-    monkeypatch.setattr(planner, "LATER_LOOKS", 18)
+    monkeypatch.setattr(planner, "LATER_LOOKS", 6)
     queue = [
         a_job("kept", gpus=8, submitted_at=NOW),
         a_job("one", gpus=8, submitted_at=NOW + HOUR / 60),
@@ -193,7 +195,8 @@ def test_a_part_of_a_long_queue_tells_the_same(
         kept = kept_of(scene)
         mix = mix_kept(queue, kept, ONE, ())
         part = queued(queue).to_plan(
-            kept.open_gpus, kept.gpus, ONE, NOW, wanted=(), later=later
+            kept.open_gpus, kept.gpus, ONE, NOW, wanted=(), later=later,
+            may_start=may_come_first(ONE, scene.nodes),
         )  # fmt: skip
         assert part is not None
         whole = plan_cached(queue, kept, ONE, NOW, mix=mix, later=later)
@@ -213,6 +216,40 @@ def test_a_part_of_a_long_queue_tells_the_same(
     assert left_out > 100
     assert compared > 10
     assert bool(cut) == (further == 10)
+
+
+@pytest.mark.parametrize("kinds", [16, 100])
+def test_kinds_that_no_node_could_hold_keep_nobody_from_being_told(
+    monkeypatch: pytest.MonkeyPatch, kinds: int
+) -> None:
+    """At the head of the queue, more of them than are planned; of so many kinds each is asked."""
+    monkeypatch.setattr("longshore.scheduling.long_queue.LONG", 1)
+    monkeypatch.setattr("longshore.scheduling.long_queue.FURTHER", 10)
+    monkeypatch.setattr("longshore.scheduling.long_queue._KINDS", 64)
+
+    def at(second: int) -> datetime:
+        return NOW + second * timedelta(seconds=1)
+
+    giants = [
+        a_job(f"giant{kind}-{n}", gpus=9 + kind, submitted_at=at(n))
+        for kind in range(kinds)
+        for n in range(4)
+    ]
+    queue = giants + [a_job(f"j{n}", gpus=8, submitted_at=at(100 + n)) for n in range(5)]
+    kept = kept_of(Scene([FULL], [RUNS], queue))
+    part = queued(queue).to_plan(
+        kept.open_gpus,
+        kept.gpus,
+        ONE,
+        NOW,
+        wanted=(),
+        later=3,
+        may_start=may_come_first(ONE, [FULL]),
+    )
+    assert part is not None
+    made = plan_cached(part.jobs, kept, ONE, NOW, wanted=(), later=3, later_until=part.later_until)
+    told = [each.job_id for each in made.decisions if not each.start_kept]
+    assert told == (["j1", "j2", "j3"] if kinds == 16 else [])
 
 
 def test_few_nodes_are_looked_at_for_a_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,9 @@ from longshore.models.topology import Gang, LinkClass
 from longshore.scheduling.cycle import foresee, plan
 from longshore.scheduling.packer import check
 from longshore.scheduling.placement import rearranging
-from longshore.scheduling.placement.rearranging import Rearranging, _Place  # pyright: ignore[reportPrivateUsage]
+from longshore.scheduling.placement.rearranging import Rearranging
 from longshore.scheduling.placement.state import EPSILON, Need
+from longshore.scheduling.placement.taken import Place
 from tests.scheduling.test_packing_properties import check_every_moment
 from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.gangs import islands
@@ -295,7 +296,7 @@ def test_a_node_with_many_jobs_counts_as_more_tries(monkeypatch: pytest.MonkeyPa
     asked = list[int]()
     place_at = Rearranging._open
 
-    def counted(self: Rearranging, position: int, place: _Place, need: Need) -> object:
+    def counted(self: Rearranging, position: int, place: Place, need: Need) -> object:
         asked.append(len(place.takes))
         return place_at(self, position, place, need)
 
