@@ -59,12 +59,11 @@ def judgment_of_job(job: JobView, row: Mapping[Any, Any], now: datetime) -> Dead
     waits = job.elements is None or any(
         job.elements.get(state) for state in (ElementState.WAITING, ElementState.BLOCKED)
     )
-    told = job.state is JobState.QUEUED and row["start_kept"]
-    start = job.estimated_start if told else None
+    start = job.estimated_start if job.state is JobState.QUEUED else None
     times = JobTimes(
         deadline=row["deadline_at"], duration=duration if waits else LikelyDuration(),
         start=None if start is None else job.start_range or StartRange.at(start),
-        begins_at=job.begins_at,
+        start_kept=bool(row["start_kept"]), begins_at=job.begins_at,
         held=job.state is JobState.HELD and not job.begin_only,
         started_at=job.started_at if runs else None, ended_at=job.ended_at,
         of_array=job.elements is not None,
@@ -77,10 +76,8 @@ def judgment_of_queued(row: Mapping[Any, Any], now: datetime) -> DeadlineJudgmen
     start, between = start_of_queued(row)
     times = JobTimes(
         deadline=row["deadline_at"], duration=duration_of(row),
-        start=(between or StartRange.at(start))
-        if start is not None and row["start_kept"] and not row["held"]
-        else None,
-        begins_at=row["begins_at"], held=row["held"] and not row["begin_only"],
+        start=None if start is None or row["held"] else between or StartRange.at(start),
+        start_kept=row["start_kept"], begins_at=row["begins_at"], held=row["held"] and not row["begin_only"],
     )  # fmt: skip
     return _with_since(judge(times, now), row)
 

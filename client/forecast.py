@@ -82,6 +82,8 @@ class _Start(NamedTuple):
 
     moment: datetime
     between: StartRange | None = None
+    kept: bool = True
+    """Whether a place would be kept for it from then on."""
 
     @property
     def as_range(self) -> StartRange:
@@ -187,8 +189,11 @@ async def foretell(
         start = _start_beside_others(job, inputs, now)
     if start is not None:
         when = f"{said_at(start.moment, now)}{probably(start.between, now)}"
-        told = {"ready_at": start.moment, "start_range": start.between}
-        says = f"{found.says}{so_far} may start at {when}"
+        told = {
+            "ready_at": start.moment, "start_range": start.between, "start_kept": start.kept
+        }
+        unkept = "" if start.kept else ", for which no place would be kept yet"
+        says = f"{found.says}{so_far} may start at {when}{unkept}"
         found = found.model_copy(update={**told, "says": says})
     node_id = next((node for node, _ in alone.held), None)
     held = {each.source: each for each in holds.get(node_id or "", ()) if _may_use(each, spec)}
@@ -218,12 +223,11 @@ async def foretell(
         found = _with_assumed(found, spec.likely_duration)
     if deadline is not None and inputs is not None:
         if start is None and found.ready_at is not None:
-            start = _Start(found.ready_at)
+            # Of one that waits that is its start if nobody else did.
+            start = _Start(found.ready_at, kept=found.kind is not ForecastKind.WAITS)
         if found.kind is ForecastKind.STARTS and not blocked:
             start = _start_beside_others(job, inputs, now)
-        found = _with_deadline(
-            found, duration, deadline, start and start.as_range, inputs, quote, now
-        )
+        found = _with_deadline(found, duration, deadline, start, inputs, quote, now)
     marks = {"simulated": at_market or not simulated.isdisjoint(where)}
     marks |= {"simulated_market": at_market, "buys_later": later}
     found = found.model_copy(update=marks)
@@ -302,21 +306,25 @@ def _start_beside_others(
         job, others, inputs.nodes, shares, packing, now, inputs.recent, later=LATER_STARTS
     ).decision
     start = now if decision.kind is PlacementKind.EXISTING_NODE else decision.estimated_start
-    return None if start is None else _Start(start, decision.start_range)
+    return None if start is None else _Start(start, decision.start_range, decision.start_kept)
 
 
 def _with_deadline(
     found: Forecast,
     duration: LikelyDuration,
     deadline: datetime,
-    start: StartRange | None,
+    start: _Start | None,
     inputs: PreemptionInputs,
     quote: BuyQuote | None,
     now: datetime,
 ) -> Forecast:
     """Return the forecast with its deadline; what it costs to meet it, where it would not by
     itself."""
-    judgment = judge(JobTimes(deadline, duration, start, found.begins_at), now)
+    times = JobTimes(
+        deadline, duration, start and start.as_range, start_kept=start is None or start.kept,
+        begins_at=found.begins_at,
+    )  # fmt: skip
+    judgment = judge(times, now)
     meeting = None
     if found.begins_at is None and asks_for_cost(judgment):
         meeting = cost_of_meeting(

@@ -51,6 +51,9 @@ class Forecast(Wire):
     """When its GPUs are expected; null where nobody knows."""
     start_range: StartRange | None = Field(default=None, exclude_if=lambda one: one is None)
     """Between when and when that probably is, of a job that waits for what runs."""
+    start_kept: bool = Field(default=True, exclude_if=lambda kept: kept)
+    """Whether a place would be kept for it from `ready_at` on: else each newcomer that goes first
+    moves that."""
     begins_at: Instant | None = None
     """Its `begin`, where that is to come: then the amounts are not known."""
     deadline: DeadlineJudgment | None = None

@@ -100,6 +100,9 @@ class JobTimes:
     duration: LikelyDuration = LikelyDuration()
     start: StartRange | None = None
     """Of one that waits; None where nobody knows."""
+    start_kept: bool = True
+    """Whether a place is kept for it from that start on. If not, each newcomer that goes first
+    moves it: it is told, and no job is on time or late by it."""
     begins_at: datetime | None = None
     """It does not start before."""
     held: bool = False
@@ -255,8 +258,9 @@ def _waiting(seen: JobTimes, now: datetime) -> DeadlineJudgment:
     def found(outlook: DeadlineOutlook, says: str) -> DeadlineJudgment:
         return DeadlineJudgment(at=deadline, outlook=outlook, says=says, latest_start=latest)
 
-    unsure = start is not None and start.nobody_knows
-    # Where nobody knows when those in its way end, only what would be late without them is late.
+    unsure = start is not None and (start.nobody_knows or not seen.start_kept)
+    # Where nobody knows when those in its way end, or who goes first yet, only what would be late
+    # without them is late.
     known, least = (None, floor) if unsure else (start, earliest)
     end = least if duration.likely is None else _plus(least, duration.likely)
     if end > deadline:
@@ -276,6 +280,8 @@ def _waiting(seen: JobTimes, now: datetime) -> DeadlineJudgment:
         why = then if floor > now else "nobody knows when it starts"
         return found(DeadlineOutlook.UNKNOWN, f"{why}; {by}")
     told = f"may start {_when(earliest, most_start, now)}; {by}"
+    if not seen.start_kept:
+        return found(DeadlineOutlook.UNKNOWN, f"no place is kept for it yet: it {told}")
     if most_start > latest and unsure:
         why = "it waits for a job of which nobody knows when it ends"
         return found(DeadlineOutlook.UNKNOWN, f"{why}: it {told}")

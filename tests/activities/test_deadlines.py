@@ -125,6 +125,8 @@ async def test_no_job_is_late_by_a_start_for_which_no_place_is_kept(
     assert queued.starts_at == job.estimated_start
     assert queued.deadline is not None
     assert queued.deadline.outlook is DeadlineOutlook.UNKNOWN
+    for judged in (job.deadline, queued.deadline):
+        assert judged.says.startswith("no place is kept for it yet: it may start at ")
 
 
 async def test_a_job_that_waits_is_told_once_that_it_will_be_late(

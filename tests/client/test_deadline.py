@@ -176,6 +176,33 @@ async def test_what_is_said_of_a_job_that_will_be_late_and_what_meeting_it_costs
         await node.end(runs)
 
 
+async def test_a_dry_run_judges_no_deadline_by_a_start_that_nobody_keeps(
+    longshore: Command, pool: str, temporal: Client, settings: Settings
+) -> None:
+    by_age = ("--profile", "none", "--order", "age", "--max-reservations", "1")
+    ran = await longshore("pool", "set", pool, *by_age, "--interval", "1s")
+    assert ran.code == 0, ran.err
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    async with node.serving():
+        await node.register()
+        asked = ("--gpus", "8", *HOUR, "--deadline", "20h")
+        runs = await submit(longshore, pool, "runs", "--gpus", "8", *HOUR)
+        await node.started(runs)
+        dry = ("submit", "--pool", pool, *asked, "--dry-run", "--json", "--", "true")
+        kept = Forecast.model_validate_json((await longshore(*dry)).out)
+        assert kept.deadline is not None
+        assert (kept.start_kept, kept.deadline.outlook) == (True, DeadlineOutlook.ON_TIME)
+        waits = await submit(longshore, pool, "waits", "--gpus", "8", *HOUR)
+        found = Forecast.model_validate_json((await longshore(*dry)).out)
+        assert found.deadline is not None
+        assert (found.start_kept, found.deadline.outlook) == (False, DeadlineOutlook.UNKNOWN)
+        assert "for which no place would be kept yet" in found.says
+        assert "unknown: no place is kept for it yet: it may start at " in found.says
+        for each in (waits, runs):
+            await longshore("cancel", each)
+        await node.end(runs)
+
+
 async def test_a_queue_without_deadlines_has_no_column_of_them(
     longshore: Command, pool: str
 ) -> None:

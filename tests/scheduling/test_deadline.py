@@ -79,6 +79,22 @@ def starts(earliest: float, latest: float | None = None) -> StartRange:
             "late by at least 30m: it begins at 13:00 UTC at the earliest, and takes about 1h",
         ),
         (times(-1), LATE, "late by at least 2h: it has not started, and takes about 1h"),
+        (
+            times(start=starts(1), start_kept=False),
+            UNKNOWN,
+            "no place is kept for it yet: it may start at 13:00 UTC; it has to start by 14:00 UTC",
+        ),
+        (
+            times(start=starts(2.2, 4), start_kept=False),
+            UNKNOWN,
+            "no place is kept for it yet: it may start between 14:12 UTC and 16:00 UTC; it has to "
+            "start by 14:00 UTC",
+        ),
+        (
+            times(0.5, start=starts(2), start_kept=False),
+            LATE,
+            "late by at least 30m: it has not started, and takes about 1h",
+        ),
         (times(), UNKNOWN, "nobody knows when it starts; it has to start by 14:00 UTC"),
         (
             times(begins_at=NOW + HOUR),
@@ -177,7 +193,7 @@ maybe = st.none() | spans
 
 @given(
     spans, maybe, maybe, maybe, st.none() | st.tuples(spans, spans), maybe, st.booleans(),
-    st.booleans(), st.integers(-5_000, 5_000),
+    st.booleans(), st.booleans(), st.integers(-5_000, 5_000),
 )  # fmt: skip
 def test_it_is_never_on_time_where_it_has_to_start_before_it_is_estimated_to(
     deadline: timedelta,
@@ -186,6 +202,7 @@ def test_it_is_never_on_time_where_it_has_to_start_before_it_is_estimated_to(
     limit: timedelta | None,
     start: tuple[timedelta, timedelta] | None,
     begin: timedelta | None,
+    kept: bool,
     held: bool,
     of_array: bool,
     since: int,
@@ -194,12 +211,13 @@ def test_it_is_never_on_time_where_it_has_to_start_before_it_is_estimated_to(
     most = None if likely is None or more is None else likely + more
     seen = JobTimes(
         NOW + deadline, LikelyDuration(likely, most, limit), estimated,
-        None if begin is None else NOW + begin, held=held, of_array=of_array,
+        kept, None if begin is None else NOW + begin, held=held, of_array=of_array,
     )  # fmt: skip
     now = NOW + since * MINUTE
     found = judge(seen, now)
     if found.outlook in (ON_TIME, AT_RISK):
         assert estimated is not None
+        assert kept
         assert found.latest_start is not None
         assert estimated.earliest <= found.latest_start
         assert seen.begins_at is None or seen.begins_at <= found.latest_start
