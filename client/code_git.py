@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from longshore.client.code_options import absolute_path
-from longshore.client.code_tree import RUN_NOTHING
+from longshore.client.code_tree import OF_LFS, read_with_git
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import SpecError
 from longshore.models.text import listed
@@ -30,11 +30,10 @@ _KEPT_FOR = 30 * 86400.0
 """Seconds that a clone is kept after its last use."""
 _POLL = 0.1
 """Seconds between tries to lock a clone that another submit fetches."""
-_OF_LFS = ":(attr:filter=lfs)"
-_WITH_LFS = (
-    "-c", "filter.lfs.clean=git-lfs clean -- %f", "-c", "filter.lfs.smudge=git-lfs smudge -- %f",
-    "-c", "filter.lfs.process=git-lfs filter-process", "-c", "filter.lfs.required=true",
-)  # fmt: skip
+_KEPT_BY_LFS = ":(attr:filter=lfs)"
+_WITH_LFS = tuple(
+    word for key, value in OF_LFS.items() for word in ("-c", f"filter.lfs.{key}={value}")
+)
 """Else it fetches files and leaves their pointers, where nobody ran `git lfs install`."""
 _NAME = "printf '%s\\0' \"$displaypath\""
 _SHA = re.compile(r"[0-9a-f]{7,64}")
@@ -138,15 +137,19 @@ _MOST_CHANGED = 1000
 def diff_to_commit(folder: Path, taken: Collection[str]) -> bytes:
     """Return what the tracked files of a folder that are `taken` along have changed since its
     commit, cut at 1 MB: what is left out, as a key, is in no diff either."""
-    diff = (*RUN_NOTHING, "-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color",
-            "--relative", "--ignore-submodules=dirty")  # fmt: skip
-    names = _run(*diff, "--name-only", "-z", "HEAD", "--", ".").stdout.split(b"\0")
+
+    def diff(*asked: str) -> bytes:
+        said = read_with_git(
+            folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--relative",
+            "--ignore-submodules=dirty", *asked, looks_at_files=True,
+        )  # fmt: skip
+        return said.stdout if said is not None else b""
+
+    names = diff("--name-only", "-z", "HEAD", "--", ".").split(b"\0")
     wanted = [name for name in (os.fsdecode(each) for each in names) if name in taken]
     if not wanted:
         return b""
-    found = _run(
-        *diff, "HEAD", "--", *(f":(literal){name}" for name in wanted[:_MOST_CHANGED])
-    ).stdout
+    found = diff("HEAD", "--", *(f":(literal){name}" for name in wanted[:_MOST_CHANGED]))
     return found if len(found) <= MOST_DIFF else found[: MOST_DIFF - len(_CUT)] + _CUT
 
 
@@ -247,7 +250,7 @@ def _complete(source: str, tree: Path) -> None:
              said_of=source)  # fmt: skip
     modules = _git("-C", tree, "submodule", "foreach", "--recursive", "--quiet", _NAME)
     for folder in (tree, *(tree / path for path in modules.split("\0")[:-1])):
-        kept = _git("-C", folder, "ls-files", "-z", "--", _OF_LFS).split("\0")[:-1]
+        kept = _git("-C", folder, "ls-files", "-z", "--", _KEPT_BY_LFS).split("\0")[:-1]
         if not kept:
             continue
         if shutil.which("git-lfs") is None:

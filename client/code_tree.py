@@ -7,7 +7,7 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +20,12 @@ _OF_ANOTHER = (
     "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES",
 )  # fmt: skip
 
-RUN_NOTHING = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
-"""Options with which Git runs no program that a repository names. They do not reach submodules."""
+_RUN_NOTHING = ("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}")
+OF_LFS = {
+    "clean": "git-lfs clean -- %f", "smudge": "git-lfs smudge -- %f",
+    "process": "git-lfs filter-process", "required": "true",
+}  # fmt: skip
+"""As `git lfs install --local` writes them into a repository: a program of the user's own."""
 _TRUST = re.compile(rb"git config --global --add safe\.directory .+")
 """What Git says to do about a repository of another user."""
 
@@ -81,7 +85,7 @@ def ask_git(root: Path, *, decides: bool = True) -> Tree | None:
     Raises SpecError where Git cannot read it, or does not open it since it is another user's: with
     `decides`, where only Git knows which files come along.
     """
-    inside = _git(root, "rev-parse", "--is-inside-work-tree")
+    inside = read_with_git(root, "rev-parse", "--is-inside-work-tree")
     if inside is None or inside.stdout.strip() != b"true":
         if inside is not None and decides and (trust := _TRUST.search(inside.stderr)):
             why = (
@@ -90,11 +94,11 @@ def ask_git(root: Path, *, decides: bool = True) -> Tree | None:
             )
             raise SpecError(str(root), (f"{root}: {why}",))
         return None
-    head = _git(root, "rev-parse", "--verify", "--quiet", "HEAD")
+    head = read_with_git(root, "rev-parse", "--verify", "--quiet", "HEAD")
     commit = head.stdout.decode().strip() if head is not None and head.returncode == 0 else None
     tree = Tree(commit)
     names = ("ls-files", "-z", "-t", "--stage", "--cached", "--others", "--exclude-standard")
-    said = _git(root, *names)
+    said = read_with_git(root, *names)
     if said is None or said.returncode != 0:
         wrong = said.stderr.decode(errors="replace").strip() if said else "it is gone"
         raise SpecError(str(root), (f"{root}: Git cannot list its files: {wrong}",))
@@ -111,15 +115,17 @@ def ask_git(root: Path, *, decides: bool = True) -> Tree | None:
             tree.tracked.add(path)
     if commit is not None:
         # What differs in submodules they say themselves: their own settings would run there.
-        differs = _git(
+        differs = read_with_git(
             root,
             "diff",
             "--quiet",
             "--no-ext-diff",
+            "--no-textconv",
             "--ignore-submodules=dirty",
             "HEAD",
             "--",
             ".",
+            looks_at_files=True,
         )
         tree.changed |= differs is None or differs.returncode != 0
     return tree
@@ -143,16 +149,59 @@ def _add_repository(root: Path, path: str, tree: Tree, *, submodule: bool, decid
     tree.changed |= inner.changed
 
 
-def _git(folder: Path, *asked: str) -> subprocess.CompletedProcess[bytes] | None:
-    """Run Git so that nothing which the repository names is run, and nothing in it is written."""
+def read_with_git(
+    folder: Path, *asked: str, looks_at_files: bool = False
+) -> subprocess.CompletedProcess[bytes] | None:
+    """Ask Git about a folder so that nothing which its repository names is run, also where it
+    `looks_at_files`, and nothing in it is written. None without Git.
+
+    This does not reach submodules: they have settings of their own.
+    """
     env = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}
+    # Of an object that a partial clone lacks it would ask a remote, by programs of its settings.
+    env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "", "LC_ALL": "C"}
     try:
-        return subprocess.run(
-            ["git", *RUN_NOTHING, "-C", str(folder), *asked],
-            env=env | {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-        )
+        if looks_at_files:
+            env |= _as_settings(_own_filters(_run(env, folder, *_FILTERS)), env)
+        return _run(env, folder, *asked)
     except OSError:
         return None
+
+
+def _run(
+    env: Mapping[str, str], folder: Path, *asked: str
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["git", *_RUN_NOTHING, "-C", str(folder), *asked],
+        env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False,
+    )  # fmt: skip
+
+
+_FILTERS = ("config", "--show-scope", "-z", "--get-regexp", r"^filter\.")
+
+
+def _own_filters(said: subprocess.CompletedProcess[bytes]) -> dict[str, str]:
+    """Return settings by which of the filters that a repository sets those of its user are run,
+    and no other."""
+    own, others = dict[str, str](), dict[str, str]()
+    words = os.fsdecode(said.stdout).split("\0")[:-1]
+    for scope, setting in zip(words[::2], words[1::2], strict=True):
+        key, _, value = setting.partition("\n")
+        (own if scope in ("system", "global", "command") else others)[key] = value
+    found = dict[str, str]()
+    for key in others:
+        name, _, what = key.rpartition(".")
+        known = OF_LFS.get(what) if name == "filter.lfs" else None
+        found[key] = own.get(key) or known or ("false" if what == "required" else "")
+    return found
+
+
+def _as_settings(settings: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that tell Git settings, behind those that they tell already: a name
+    may have any letter, as no option of a command can."""
+    before = env.get("GIT_CONFIG_COUNT", "")
+    first = int(before) if before.isascii() and before.isdigit() else 0
+    told = {"GIT_CONFIG_COUNT": str(first + len(settings))}
+    for number, (key, value) in enumerate(settings.items(), first):
+        told |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    return told

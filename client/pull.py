@@ -35,8 +35,8 @@ class Pulled(Frozen):
     """Those that were missing or differed, below the folder."""
     fetched_bytes: int
     left_out: tuple[str, ...] = ()
-    """Links that lead out of the folder, and files of a name that another rank has, or what keeps
-    the folder out of later submits."""
+    """Links that lead out of the folder, files of a Git repository, and those of a name that
+    another rank has, or what keeps the folder out of later submits."""
 
 
 def pull(
@@ -51,6 +51,7 @@ def pull(
     """Bring the files of an attempt into a folder: those of rank 0 there, of rank 3 in `rank-3`.
 
     Files that are as they were stored stay, others are replaced; what only the folder has stays.
+    A `.git` stays behind: see `_is_of_git`.
     With `ignored` Git and later submits of the folder around it leave a new `folder` out. `told`
     hears of each file. Raises DamagedError, StoreError, RefusedError where a link, a file or a
     folder of ours is in the way, OSError.
@@ -68,7 +69,8 @@ def pull(
             target = below / file.path
             name = str(target.relative_to(folder))
             twice = target in seen or not seen.isdisjoint(target.parents)
-            if twice or (file.link is not None and not _stays(folder, target, file.link)):
+            leads_out = file.link is not None and not _stays(folder, target, file.link)
+            if twice or leads_out or _is_of_git(file.path):
                 left_out.append(name)
                 continue
             seen.add(target)
@@ -156,6 +158,13 @@ def _refuse_others(folder: Path, target: Path) -> None:
             raise RefusedError(f"{shown(str(here))} is a file: choose a folder with --to")
     if target.is_dir() and not target.is_symlink():
         raise RefusedError(f"{shown(str(target))} is a folder: choose another one with --to")
+
+
+def _is_of_git(path: str) -> bool:
+    """Return whether a file belongs to a Git repository itself: of its settings and hooks Git runs
+    programs, at any command in the folder. As in Git, which has none of these in a commit; some
+    file systems take all ways to write the name for one."""
+    return any(part.casefold() in (".git", "git~1") for part in path.split("/"))
 
 
 def _stays(folder: Path, target: Path, link: str) -> bool:

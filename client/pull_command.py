@@ -65,6 +65,9 @@ def pull(
         f"{found.attempt}: {brought}"
     )
     if found.left_out:
-        why = "links that lead out of the folder, or files of a name that is there already"
+        why = (
+            "links that lead out of the folder, files of a Git repository (.git), or of a name "
+            "that is there already"
+        )
         note(f"Left out, {why}: {listed(found.left_out, 5)}")
     return None

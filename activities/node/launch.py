@@ -158,6 +158,8 @@ def prepare(
     argv += ["--label", f"longshore.agent={identity.agent_id}"]
     argv += ["--workdir", str(Path(CONTAINER_WORKDIR, cwd.relative_to(root)))]
     argv += ["--cap-drop", "MKNOD"]  # a device that it makes in a folder would stay on the node
+    # Its output comes here. Kept by the runtime as well, it would be twice on the node's disk.
+    argv += ["--log-driver", "none"]
     for mount in [f"{run_folder / 'public'}:{IN_CONTAINER}", *mounts]:
         argv += ["--volume", mount]
     if not inventory.simulated:

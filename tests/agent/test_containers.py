@@ -254,6 +254,18 @@ async def test_an_agent_with_the_owners_settings_runs_images_and_leaves_none_beh
 # --- what docs/security.md says of the kernel ---------------------------------------------
 
 
+async def test_what_it_writes_is_on_the_disk_of_its_node_once(box: LocalNode) -> None:
+    """Podman would keep a log of its own as well, where no bound of ours counts it."""
+    run = box.start("head -c 3000000 /dev/zero | tr '\\0' x; echo; echo done >&2; sleep 60")
+    await eventually(lambda: box.output(run.record.key, "stderr") == "done\n")
+    assert len(box.output(run.record.key)) == 3_000_001
+    storage = Path(podman("info", "--format", "{{.Store.GraphRoot}}").stdout.strip())
+    kept = [file for file in storage.rglob("*") if file.is_file() and "userdata" in file.parts]
+    assert kept, "the container has no folder of podman's"
+    assert max(file.stat().st_size for file in kept) < 100_000
+    await box.stop(run, grace=0)
+
+
 async def test_a_container_has_namespaces_of_its_own_but_not_for_users(box: LocalNode) -> None:
     run = box.start("for each in ipc mnt net pid user uts; do readlink /proc/self/ns/$each; done")
     assert (await run.done).exit_code == 0

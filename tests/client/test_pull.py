@@ -126,6 +126,21 @@ def test_no_program_of_a_job_runs_as_whoever_pulls_it(
         assert stat.S_IMODE((tmp_path / "here/run").stat().st_mode) == brought
 
 
+def test_no_settings_or_hooks_of_git_come_from_a_job(tmp_path: Path) -> None:
+    """With them a job has whoever pulls run its programs, at their next command of Git."""
+    made, here = tmp_path / "made", tmp_path / "here"
+    for name in (".git/hooks/pre-commit", "deep/.GIT/config", "git~1/config", ".github/a", "x"):
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text("theirs\n")
+    (here / ".git" / "hooks").mkdir(parents=True)
+    (here / ".git" / "hooks" / "pre-commit").write_text("mine\n")
+    kept = give_back(OutputStore((tmp_path / "store").as_uri()), "job-a", made, "*")
+    found = pull(OutputStore((tmp_path / "store").as_uri()), (kept,), here)
+    assert found.fetched == (".github/a", "x")
+    assert found.left_out == (".git/hooks/pre-commit", "deep/.GIT/config", "git~1/config")
+    assert (here / ".git" / "hooks" / "pre-commit").read_text() == "mine\n"
+
+
 @pytest.mark.parametrize(
     ("own", "of_user", "brought"),
     [("077", None, 0o700), ("002", None, 0o775), ("077", "2", 0o775)],
