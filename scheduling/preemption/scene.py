@@ -98,6 +98,8 @@ class Scene:
         """By what a job asks for: plans that stop nobody."""
         self._tight: set[Hashable] = set()
         """Of these what finds no room either: there is only less, until somebody is stopped."""
+        self._never_starts: set[Hashable] = set()
+        """Of these what no end gives room to, as far as that is known."""
 
     def _shares_of(self, work: RunningWork, in_class: bool) -> list[RunningJob]:
         """Return what a job holds, with the end that a plan expects."""
@@ -175,10 +177,16 @@ class Scene:
                 if job.turn and job.engine:
                     coming.add(job.engine.serves)
                 self._tight.clear()
+                self._never_starts.clear()
                 continue
             self._tight.add(asked)
+            if asked in self._never_starts:
+                continue
             if reserved[job.tier] < self.cluster.packing.starts_kept:
-                reserved[job.tier] += self.cluster.reserve(job, alike(self.works.values(), job))
+                if self.cluster.reserve(job, alike(self.works.values(), job)):
+                    reserved[job.tier] += 1
+                else:
+                    self._never_starts.add(asked)
         return tuple(plans)
 
     def _plan_alike(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.funding import ITSELF, Payer, PoolFunding
-from longshore.models.job_request import FILLS, EngineKey
+from longshore.models.job_request import FILLS, EngineKey, JobRequest
 from longshore.models.packing import PackingPolicy, QueueOrder
 from longshore.models.preemption import PreemptionPlan, RunningEngine, RunningWork
 from longshore.scheduling import cycle
@@ -16,6 +16,7 @@ from longshore.scheduling.order import queue_order
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.due import entries
 from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
+from longshore.scheduling.preemption.what_if import WhatIfCluster
 from longshore.scheduling.serving.running_engine import turn_at
 from longshore.scheduling.thresholds import not_bought_for
 from longshore.scheduling.words import format_part
@@ -474,3 +475,28 @@ def test_nobody_is_stopped_where_a_start_is_known_behind_the_end_of_an_engine_of
         plan = plan_preemption(new, nodes, works, RULES, PackingPolicy(), NOW)
         assert not plan.victims
         assert [way.start for way in plan.ways][:1] == [NOW + 30 * MINUTE]
+
+
+def test_replicas_alike_ask_once_whether_a_start_may_be_kept(monkeypatch: pytest.MonkeyPatch):
+    """With all engines of their service counted as staying there is none; to see that takes as
+    long as there are engines."""
+    key = EngineKey(model="chat", runtime="llama.cpp", service="own")
+    works: list[RunningWork] = []
+    for number in range(3):
+        old = an_engine(f"old-{number}", 0, IN_USE)
+        (share,) = old.shares
+        shares = (share.model_copy(update={"node_id": f"n{number}"}),)
+        request = old.request.model_copy(update={"engine": key})
+        works.append(old.model_copy(update={"request": request, "shares": shares}))
+    nodes = nodes_with(works, [a_node(f"n{number}", gpus=1) for number in range(3)])
+    asked: list[str] = []
+    reserve = WhatIfCluster.reserve
+
+    def counted(cluster: WhatIfCluster, job: JobRequest, not_of: frozenset[str]) -> bool:
+        asked.append(job.id)
+        return reserve(cluster, job, not_of)
+
+    monkeypatch.setattr(WhatIfCluster, "reserve", counted)
+    queue = [a_job(f"new-{each}", 1, priority=5, **asks_for("other", "own")) for each in range(4)]
+    plans = plan_preemptions(queue, nodes, works, RULES, PackingPolicy(), NOW)
+    assert (len(plans), asked) == (4, ["new-0"])
