@@ -41,7 +41,7 @@ _VALUE = re.compile(r"""(?:[^?&#\s"'\\]|\?(?![^?&=\s]*=)|\\++(?!["']))*""")
 _ESCAPED = 4
 """So many times a URL may be escaped in the query of another, and is searched still."""
 _SECRET_NAME = re.compile(
-    r"passw|pwd|secret|token|key|signature|(?<![a-z])sig$|(?<![a-z])o?auth(?![a-z])|authori[sz]ation"
+    r"passw|pwd|secret|token|key|signature|(?<![a-z])sig$|auth(?!ors?(?![a-z]))"
     r"|access|credential|jwt|hmac|hdn|session",
     re.IGNORECASE,
 )
@@ -52,7 +52,9 @@ _BETWEEN_WORDS = re.compile(
 )
 """A UUID says no more than a word does."""
 _WORD = re.compile(r"\d*+(?:[A-Z]?[a-z]++|[A-Z]++)?\d*+", re.ASCII)
-_EXTENSION = re.compile(r"\.[A-Za-z]\w{0,6}$", re.ASCII)
+_EXTENSION = re.compile(r"\.(?:[a-z]{1,11}\d?|[A-Z]{2,5})$", re.ASCII)
+"""A token of several parts, between dots, may end as short as one, but in capitals and digits
+too."""
 
 
 def parse_address(value: object) -> object:

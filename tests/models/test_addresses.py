@@ -22,6 +22,13 @@ _TAIL = st.text(alphabet="abc-~+./=?%", max_size=6)
         ("https://h/d?u=https://me:pw@in/x&y=1", "https://h/d?u=https://***@in/x&y=1"),
         ("https://h/d?u=https://in/x?token=pw&y=1", "https://h/d?u=https://in/x?token=***&y=1"),
         ("https://h/d?token=a?pw=b&y=1", "https://h/d?token=***&y=1"),
+        (
+            "https://h/d?authcode=a1&userauth=b2&Authz=c3",
+            "https://h/d?authcode=***&userauth=***&Authz=***",
+        ),
+        ("https://h/d?author=ann&authors=ann", "https://h/d?author=ann&authors=ann"),
+        (f"https://h/d?u={'a1B2' * 9}.Zq3", "https://h/d?u=***"),
+        (f"https://h/d?u={'a1B2' * 9}.tar", f"https://h/d?u={'a1B2' * 9}.tar"),
         ("https://h/d?q=what?&u=x%20y%3F", "https://h/d?q=what?&u=x%20y%3F"),
         (
             "https://h/d?u=https%3A%2F%2Fin%2Fx%3Fa%3D1",
