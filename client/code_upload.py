@@ -308,9 +308,10 @@ class _Sender:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         with uncollected():
+            found = {**plan.kept, **placed}
             return {
-                sha256: [part for _, part in sorted(placed.get(sha256, kept).items())]
-                for sha256, kept in plan.kept.items()
+                sha256: [at[each] for each in sorted(at)] if len(at) > 1 else [*at.values()]
+                for sha256, at in found.items()
             }
 
     async def _known(self) -> Mapping[str, Placed]:
