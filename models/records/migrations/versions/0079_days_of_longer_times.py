@@ -8,7 +8,7 @@ before this counts on the day of its purchase, as before.
 from alembic import op
 
 revision = "0079"
-down_revision = "0077"
+down_revision = "0078"
 
 
 def upgrade() -> None:

@@ -8,8 +8,8 @@ by the next order. The rule is changed where it stands, so that whatever else it
 from alembic import op
 from sqlalchemy import text
 
-revision = "0081"
-down_revision = "0077"
+revision = "0080"
+down_revision = "0079"
 
 
 def upgrade() -> None:
