@@ -40,7 +40,7 @@ async def test_older_workers_that_look_at_a_machine_give_no_longer_time_back(lon
 
 
 async def test_what_was_given_back_before_keeps_no_machine_from_its_end(longer: Ledger):
-    """As 0081 finds it: it raises nothing, and neither version is refused."""
+    """As 0080 finds it: it raises nothing, and neither version is refused."""
     await longer.rows("UPDATE purchases SET buying = false, planned = 10000000")
     await longer.rows(_AS_BEFORE_0076)
     assert await buy(longer, "again", "blue") == ""
