@@ -5,7 +5,8 @@
         [--durations unknown|exact|...] [--piece 3600] [--flood 16] [--way NAME ...]
         [--plan-every 0] [--check] [--json]
 
-The replay of `benchmarks.queueing`, once as the trace is (`honest`), and once for each way to game:
+The replay of `benchmarks.queueing`, once as the trace is (`honest`), and once for each way to
+game:
 
 - `pieces`: the tenant runs each job that is longer as jobs of --piece seconds, each submitted as
   the one before ends. A piece takes over what those before it ran, as in the product, and begins
