@@ -77,7 +77,8 @@ def judgment_of_queued(row: Mapping[Any, Any], now: datetime) -> DeadlineJudgmen
     times = JobTimes(
         deadline=row["deadline_at"], duration=duration_of(row),
         start=None if start is None or row["held"] else between or StartRange.at(start),
-        start_kept=row["start_kept"], begins_at=row["begins_at"], held=row["held"] and not row["begin_only"],
+        start_kept=row["start_kept"], begins_at=row["begins_at"],
+        held=row["held"] and not row["begin_only"],
     )  # fmt: skip
     return _with_since(judge(times, now), row)
 

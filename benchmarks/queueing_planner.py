@@ -144,11 +144,12 @@ class Shipped(World):
         expected = ASSUMED_DURATION
         if self._exact:
             restart = self.restart if job.attempt > 1 else 0.0
-            expected = timedelta(seconds=job.left * job.says + restart)
+            expected = timedelta(seconds=(job.left - job.after) * job.says + restart)
         asked = JobRequest(
             id=job.id, gpus=job.gpus, priority=job.priority, tenant=job.tenant,
-            submitted_at=_at(job.submit), waits_since=_at(self.now - job.waited),
+            submitted_at=_at(job.came), waits_since=_at(self.now - job.waited),
             attempt=job.attempt, saves=job.saves, can_stop=job.saves,
+            # A piece takes over all that those before it ran: it comes as they end.
             duration_known=self._exact, attained=timedelta(seconds=job.seconds - job.left),
             gang=_GANG if job.gpus > NODE_GPUS else None, expected_duration=expected,
         )  # fmt: skip
@@ -243,7 +244,7 @@ class Shipped(World):
             started_at=_at(job.begins), waited=timedelta(seconds=job.waited),
             expected_end=end_at(shares[0].expected_end, shares[0].ends, self.time),
             checkpoint=saved if job.saves else None, preemptible=job.saves,
-            preempted_at=tuple(map(_at, job.stopped_at)),
+            preempted_at=tuple(_at(at) for at in job.stopped_at if at >= job.came),
             price=self.policies.preemption.owned_gpu_price,
         )  # fmt: skip
 

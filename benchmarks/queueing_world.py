@@ -8,6 +8,7 @@ in `benchmarks.queueing_planner` that of the product, in `benchmarks.queueing_ya
 import csv
 import gzip
 import heapq
+import math
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -41,10 +42,17 @@ class Job:
     """Whether it can save, and so be stopped."""
     says: float = 1.0
     """What its user states, as a part of what it runs."""
+    piece: float = math.inf
+    """Its user runs it as jobs of so long, each submitted as the one before ends, and each begins
+    with a restart. It is one job here: all pieces count together."""
 
     id: str = ""
     left: float = 0.0
     """What it has still to run when its process begins next."""
+    after: float = 0.0
+    """How much of that is for the pieces after this one."""
+    came: float = 0.0
+    """When this piece was submitted; of a whole job when that was."""
     attempt: int = 1
     queued: float = 0.0
     """Since when it waits, or did last."""
@@ -63,7 +71,12 @@ class Job:
     def __post_init__(self) -> None:
         self.id = f"{self.number:07}"
         self.left = self.seconds
-        self.queued = self.submit
+        self.queued = self.came = self.submit
+        self.cut(self.piece)
+
+    def cut(self, piece: float) -> None:
+        """Make it one that runs in pieces of so long from now on."""
+        self.piece, self.after = piece, max(0.0, self.left - piece)
 
     @property
     def wait(self) -> float:
@@ -186,7 +199,7 @@ class World(ABC):
         job.waited += self.now - job.queued
         job.started = self.now
         job.begins = self.now + (self.restart if job.attempt > 1 else 0.0)
-        job.ends = job.begins + job.left
+        job.ends = job.begins + job.left - job.after
         self._busy += job.gpus
         heapq.heappush(self._events, (job.ends, job.number, job.attempt))
         if job.begins > self.now:
@@ -208,8 +221,17 @@ class World(ABC):
             job = self.jobs[event[1]]
             if not self._is_stale(event) and job.ends <= self.now:
                 job.restarting += job.begins - job.started
-                job.left = 0.0
+                job.left = job.after
                 self._leave(job)
+                if job.left:
+                    self._submit_next(job)
+
+    def _submit_next(self, job: Job) -> None:
+        """Submit the next piece of a job that runs in pieces: it has not waited yet."""
+        job.attempt += 1
+        job.waited, job.came = 0.0, self.now
+        job.cut(job.piece)
+        self._join(job)
 
     def _is_stale(self, event: tuple[float, int, int]) -> bool:
         job = self.jobs[event[1]]
@@ -243,5 +265,5 @@ class World(ABC):
     def _check_ends(self) -> None:
         for job in self.jobs:
             assert abs(job.held - job.seconds - job.restarting) < 1e-3, f"job {job.id} ran wrong"
-            assert job.restarting <= len(job.stopped_at) * self.restart + 1e-3
+            assert job.restarting <= (job.attempt - 1) * self.restart + 1e-3
             assert job.wait >= job.restarting - 1e-3

@@ -189,9 +189,7 @@ async def foretell(
         start = _start_beside_others(job, inputs, now)
     if start is not None:
         when = f"{said_at(start.moment, now)}{probably(start.between, now)}"
-        told = {
-            "ready_at": start.moment, "start_range": start.between, "start_kept": start.kept
-        }
+        told = {"ready_at": start.moment, "start_range": start.between, "start_kept": start.kept}
         unkept = "" if start.kept else ", for which no place would be kept yet"
         says = f"{found.says}{so_far} may start at {when}{unkept}"
         found = found.model_copy(update={**told, "says": says})
