@@ -34,6 +34,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from sqlalchemy import text
+from temporalio.client import Client
 
 from benchmarks.installation import cpu_seconds, forget_environment, installed, processes_of
 from longshore.activities.database import Database
@@ -43,7 +44,7 @@ from longshore.client.process import leave, run
 from longshore.models.errors import NotFoundError
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobState
-from longshore.models.messages import EnqueueRequest
+from longshore.models.messages import EnqueueRequest, PoolStatus, pool_workflow_id
 from longshore.models.settings import Settings
 from longshore.workers.stack import Stack
 
@@ -79,9 +80,9 @@ class Row:
     """Of the median times: this row to the first."""
     rate_ratio: float
     cycle_ms: dict[str, float]
-    """Means of a cycle: its parts, and as `took` all of it."""
+    """Means of a cycle that has a row: its parts, and as `took` all of it."""
     cycles: float
-    """Cycles of the pool for one job."""
+    """Cycles of the pool for one job, also those that changed nothing and have no row."""
     wal_kb: float
     """What the database wrote to its log for one job."""
     calls_ms: dict[str, float]
@@ -119,8 +120,9 @@ async def measure(counts: Sequence[int], jobs: int, shapes: int = SHAPES) -> lis
         settings = Settings(state_dir=stack.folder)
         api = await Longshore.connect(settings)
         database = Database(settings.resolve_database_url(), pool_size=2)
+        temporal = await Client.connect(stack.temporal.address)
         try:
-            bench = _Bench(stack, api, database, shapes)
+            bench = _Bench(stack, api, database, temporal, shapes)
             await bench.hold_a_gpu()
             rows: list[Row] = []
             for count in counts:
@@ -132,8 +134,11 @@ async def measure(counts: Sequence[int], jobs: int, shapes: int = SHAPES) -> lis
 
 
 class _Bench:
-    def __init__(self, stack: Stack, api: Longshore, database: Database, shapes: int) -> None:
+    def __init__(
+        self, stack: Stack, api: Longshore, database: Database, temporal: Client, shapes: int
+    ) -> None:
         self._stack = stack
+        self._temporal = temporal
         self._api = api
         self._database = database
         self._shapes = shapes
@@ -257,8 +262,13 @@ class _Bench:
         await self._api.wait(job_id)
 
     async def _written(self) -> dict[str, Any]:
+        """Return what the database has written, and the cycles that the pool's workflow has run:
+        of those that change nothing not each has a row."""
+        pool = self._temporal.get_workflow_handle(pool_workflow_id(SPEC.pool))
+        cycles = PoolStatus.model_validate(await pool.query("status")).cycles
         async with self._database.transaction() as connection:
-            return dict((await connection.execute(text(_WRITTEN))).mappings().one())
+            written = (await connection.execute(text(_WRITTEN))).mappings().one()
+        return {**written, "cycles": cycles}
 
     async def _cycle_ms(self, since: datetime) -> dict[str, float]:
         async with self._database.transaction() as connection:
@@ -315,7 +325,7 @@ _MARK_AS_TOLD = """
 """
 
 _WRITTEN = """
-    SELECT clock_timestamp() AS at, (SELECT count(*) FROM cycles) AS cycles,
+    SELECT clock_timestamp() AS at,
            CAST(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0') AS float8) AS wal
 """
 
