@@ -168,9 +168,7 @@ def read_with_git(
         return None
 
 
-def _run(
-    env: Mapping[str, str], folder: Path, *asked: str
-) -> subprocess.CompletedProcess[bytes]:
+def _run(env: Mapping[str, str], folder: Path, *asked: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         ["git", *_RUN_NOTHING, "-C", str(folder), *asked],
         env=env, stdin=subprocess.DEVNULL, capture_output=True, check=False,

@@ -2,22 +2,22 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import DataConverter
 
-from longshore.models.base import Input
+from longshore.models.base import Answer, Input, as_reason
 from longshore.models.errors import SpecError
 from longshore.models.problems import describe_all, shortened
 
 
 class PayloadConverter(PydanticPayloadConverter):
     """Pydantic's, but an input of a workflow or an update that cannot be read is a SpecError: it
-    ends the workflow, or refuses the update.
+    ends the workflow, or refuses the update. What an agent answers is something in any case.
 
     Of any other error Temporal asks the workflow's task again and again, in vain here: the input
     of a workflow never changes.
@@ -30,7 +30,9 @@ class PayloadConverter(PydanticPayloadConverter):
             # As the SDK, which passes on no argument without a type. But it reads them first: an
             # encoding that it does not know would keep a workflow without input from its start.
             return []
-        wanted = _input_type(type_hints)
+        if (answer := _one_type(type_hints, Answer)) is not None:
+            return [self._answer(answer, payloads)]
+        wanted = _one_type(type_hints, Input)
         if wanted is not None:
             _refuse_too_long(wanted, payloads[0])
         try:
@@ -45,18 +47,35 @@ class PayloadConverter(PydanticPayloadConverter):
             several = type_hints is None and len(payloads) > 1  # which no workflow takes
             if not (wanted or several) or encodings == [b"json/plain"]:
                 raise
-            raise SpecError("input", (_not_json(encodings),)) from None
+            raise SpecError("input", (_not_json("the input", encodings),)) from None
         # Whatever is wanted, the encoding of nothing is read as None, and that of bytes as bytes.
         if wanted is not None and not isinstance(values[0], wanted):
             nothing = values[0] is None
             raise SpecError("input", (wanted.instead if nothing else "the input must be JSON",))
         return values
 
+    def _answer(self, wanted: type[Answer], payloads: Sequence[Payload]) -> Answer:
+        try:
+            found = super().from_payloads(payloads, [wanted])[0]
+        except ValidationError as error:
+            why = "; ".join(describe_all(error, _as_json(payloads[0]), "all of it"))
+        except (KeyError, RuntimeError, UnicodeDecodeError):
+            why = _not_json("it", [one.metadata.get("encoding", b"") for one in payloads])
+        else:
+            if isinstance(found, wanted):
+                return found
+            why = "it must be JSON"
+        return wanted.unreadable(as_reason(why))
 
-def _input_type(type_hints: list[type] | None) -> type[Input] | None:
-    """Return what is read, where that is the input of a workflow or an update."""
+
+_T = TypeVar("_T", bound=BaseModel)
+
+
+def _one_type(type_hints: list[type] | None, kind: type[_T]) -> type[_T] | None:
+    """Return what is read, where that is one value of this kind: the input of a workflow or an
+    update, or the answer of an agent."""
     match type_hints:
-        case [type() as wanted] if issubclass(wanted, Input):
+        case [type() as wanted] if issubclass(wanted, kind):
             return wanted
         case _:
             return None
@@ -78,9 +97,9 @@ def _as_json(payload: Payload) -> object:
     return None
 
 
-def _not_json(encodings: Sequence[bytes]) -> str:
+def _not_json(what: str, encodings: Sequence[bytes]) -> str:
     found = ", ".join(one.decode(errors="replace") or "none" for one in encodings)
-    return f"the input must be JSON, with the encoding json/plain; its encoding is {found}"
+    return f"{what} must be JSON, with the encoding json/plain; its encoding is {found}"
 
 
 data_converter = DataConverter(payload_converter_class=PayloadConverter)

@@ -106,6 +106,19 @@ def known_or(kind: type[Enum], instead: Enum | None) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+class Answer(Wire):
+    """What an agent answers to a workflow.
+
+    One that cannot be read is another answer, which `unreadable` gives. Else it would end the
+    workflow, or have it tried again for ever, with all that it holds on other nodes.
+    """
+
+    @classmethod
+    def unreadable(cls, why: str) -> Self:
+        """Return what an answer means that cannot be read, and says so."""
+        raise NotImplementedError
+
+
 class Input(Wire):
     """What a workflow or an update takes. One that cannot be read, or is left out, is refused.
 

@@ -1,13 +1,13 @@
 """Checkpoints that survive their machine: what is stored of one, and what is known of it."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field
 
-from longshore.models.base import Instant, Reason, Wire
+from longshore.models.base import Answer, Instant, Reason, Wire
 from longshore.models.placement import PlacementKey
 from longshore.models.units import Duration
 from longshore.models.visible import shown
@@ -135,7 +135,7 @@ class Manifest(Wire):
         )  # fmt: skip
 
 
-class CheckpointInfo(Wire):
+class CheckpointInfo(Answer):
     """What is known of a checkpoint of a job."""
 
     job_id: str
@@ -154,6 +154,17 @@ class CheckpointInfo(Wire):
     whole: bool = False
     """Whether it is there from every rank: only then can a job go on from it."""
     simulated: bool = False
+
+    @classmethod
+    def unreadable(cls, why: str) -> Self:
+        """Return what is a checkpoint of no job."""
+        never = datetime.fromtimestamp(0, UTC)
+        return cls(job_id="", attempt=0, number=0, bytes=0, saved_at=never)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it could be read."""
+        return bool(self.job_id)
 
     @property
     def order(self) -> tuple[int, int]:

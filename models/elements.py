@@ -67,8 +67,8 @@ class Batch(Wire):
 class Span(Wire):
     """A part of what a batch wrote to one stream."""
 
-    offset: int = 0
-    length: int = 0
+    offset: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    length: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     @property
     def end(self) -> int:
@@ -80,7 +80,7 @@ class ElementResult(Wire):
 
     index: int
     attempt: int
-    exit_code: int | None = None
+    exit_code: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     failure: Annotated[FailureClass | None, known_or(FailureClass, FailureClass.NODE)] = None
     """None for success, and where it was stopped."""
     stopped: bool = False

@@ -1,10 +1,10 @@
 """What travels between control workers, the workflow of a node and its agent."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from longshore.models.base import Input, Instant, Name, Reason, StartInput, Wire, known_or
+from longshore.models.base import Answer, Input, Instant, Name, Reason, StartInput, Wire, known_or
 from longshore.models.bounds import Most, Range
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.data import HeldReport
@@ -12,7 +12,7 @@ from longshore.models.departures import Leaving
 from longshore.models.elements import Batch, BatchReport
 from longshore.models.messages import TravellingSpec, node_workflow_id
 from longshore.models.node import Inventory, Liveness, NodeIdentity, NodeState
-from longshore.models.output import JobOutput
+from longshore.models.output import JobOutput, output_of
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.protocol import COUNTS_HEARTBEATS
 from longshore.models.retry import FailureClass
@@ -125,10 +125,15 @@ class Heartbeat(Wire):
     """By the agent's clock."""
 
 
-class WatchReport(Wire):
+class WatchReport(Answer):
     """Why `watch_agent` returned: the agent leaves in order."""
 
     reason: Reason
+
+    @classmethod
+    def unreadable(cls, why: str) -> Self:
+        """Return that the agent has left: it watches no more."""
+        return cls(reason=f"why its agent left cannot be read: {why}")
 
 
 class Holdings(Wire):
@@ -223,7 +228,7 @@ class Prepare(Wire):
     """By how much its tenant has had less than its share, as a part of that."""
 
 
-class Prepared(Wire):
+class Prepared(Answer):
     """What came of `prepare_job`, and its heartbeats meanwhile: for `why`, not for decisions."""
 
     job_id: str
@@ -233,6 +238,11 @@ class Prepared(Wire):
     total: int = 0
     missing: tuple[Reason, ...] = ()
     """What could not be had, a sentence each. The job starts all the same and is told."""
+
+    @classmethod
+    def unreadable(cls, why: str) -> Self:
+        """Return that nobody knows what is there."""
+        return cls(job_id="", node_id="unknown", missing=(f"what it says cannot be read: {why}",))
 
 
 class StopProcessRequest(Wire):
@@ -265,10 +275,10 @@ class Progress(Wire):
     """What of the data that nodes fetch for it could not be had, and why."""
 
 
-class ProcessReport(Wire):
+class ProcessReport(Answer):
     """How a process ended."""
 
-    exit_code: int | None = None
+    exit_code: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     """Its own, or 128 + signal; none where it never started or nobody saw its end."""
     failure: Annotated[FailureClass | None, known_or(FailureClass, FailureClass.NODE)] = None
     """None for success. A class that only a newer agent knows counts as the fault of the node:
@@ -289,6 +299,22 @@ class ProcessReport(Wire):
     """What it wrote for the jobs behind it, of a process that succeeded; of a gang, rank 0's."""
     batch: BatchReport | None = None
     """Of a slot of an array: how the elements of its batch ended."""
+
+    @classmethod
+    def unreadable(cls, why: str) -> Self:
+        """Return that the process ended as by a fault of its node: it is tried again elsewhere."""
+        return cls(
+            failure=FailureClass.NODE, message=f"how it ended cannot be read of its node: {why}"
+        )
+
+    @field_validator("output")
+    @classmethod
+    def _output_is_what_it_says(cls, output: JobOutput | None) -> JobOutput | None:
+        """Return an output that the jobs behind it can read, or why they cannot: their DAG would
+        fail at it again and again."""
+        if output is None or not output.content:
+            return output
+        return output_of(output.content.encode(errors="replace"))
 
     @model_validator(mode="before")
     @classmethod

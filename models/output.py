@@ -4,7 +4,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator
-from typing import NoReturn, cast
+from typing import Annotated, NoReturn, cast
+
+from pydantic import Field
 
 from longshore.models.base import Reason, Wire
 
@@ -19,7 +21,7 @@ class JobOutput(Wire):
     """What a job wrote into its file. `content` is empty where it cannot be used."""
 
     content: str = ""
-    bytes: int
+    bytes: Annotated[int, Field(ge=0, lt=2**63)]
     digest: str = ""
     """SHA-256 of the content, in hex."""
     problem: Reason = ""

@@ -73,7 +73,7 @@ class CheckpointWatchWorkflow:
 async def _ask(save: NodeSave) -> CheckpointInfo | str:
     """Have one node save; return what it saved, or why it did not."""
     try:
-        return await workflow.execute_activity_method(
+        saved = await workflow.execute_activity_method(
             NodeActivities.save_checkpoint,
             save.request,
             task_queue=node_task_queue(save.node_id),
@@ -85,6 +85,7 @@ async def _ask(save: NodeSave) -> CheckpointInfo | str:
         )
     except ActivityError as error:
         return str(error.cause or error)
+    return saved if saved.is_known else "what it answered cannot be read"
 
 
 def _in_words(report: CheckpointWatchReport) -> str:

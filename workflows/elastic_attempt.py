@@ -261,6 +261,8 @@ class ElasticAttempt(Attempt):
         ]
         if failed := await _first_failure(saves, "it did not save"):
             return failed
+        if not all(save.result().is_known for save in saves):
+            return "what a node answered of its save cannot be read"
         # Of such saves those belong together that have the same number, which a rank that joins
         # does not have.
         self._counts_saves = stores and any(save.result().step is None for save in saves)

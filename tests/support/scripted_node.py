@@ -128,6 +128,8 @@ class ScriptedNode:
         self.loses_reports = False
         """Have the reports of processes that end not arrive, as where the server is away."""
         self.lost_reports = 0
+        self.babble: object = None
+        """What it answers to a save and to its watch in place of what is asked for."""
         self.slow_to_stop = False
         """Let a process go on when it is asked to stop, until the test ends it."""
         self._temporal = temporal
@@ -374,6 +376,8 @@ class ScriptedNode:
             raise ApplicationError("it did not say so", type="UnavailableError")
         if self.slow_to_save:
             await self._may_save.wait()
+        if self.babble is not None:
+            return self.babble  # pyright: ignore[reportReturnType]
         return CheckpointInfo(
             job_id=request.key.job_id, attempt=request.key.attempt,
             number=self.number or len(self.saves), step=self.step, bytes=1,
@@ -460,7 +464,7 @@ class ScriptedNode:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0.3):
                         await self._leaving.wait()
-            await handle.complete(WatchReport(reason="agent stopped"))
+            await handle.complete(self.babble or WatchReport(reason="agent stopped"))
 
     def _run(self, job_id: str, attempt: int) -> "asyncio.Future[ProcessReport]":
         return self._runs.setdefault((job_id, attempt), asyncio.get_running_loop().create_future())

@@ -119,11 +119,18 @@ async def test_where_each_node_stores_its_part_every_rank_saves(
     assert [len(node.saves) for node in ranks] == [1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("babble", "why"),
+    [
+        (None, "it did not save: UnavailableError: it did not"),
+        ({"number": "x"}, "what a node answered of its save cannot be read"),
+    ],
+)
 async def test_a_job_that_does_not_save_is_stopped_and_starts_again(
-    longshore: Longshore, running: tuple[str, Ranks], control: Database
+    longshore: Longshore, running: tuple[str, Ranks], control: Database, babble: object, why: str
 ):
     job_id, (first, *_) = running
-    first.saves_nothing = True
+    first.saves_nothing, first.babble = babble is None, babble
     assert (await longshore.resize(job_id, 8)).in_place == 8
 
     async def again() -> bool:
@@ -131,7 +138,7 @@ async def test_a_job_that_does_not_save_is_stopped_and_starts_again(
 
     await eventually(again)
     status = await longshore.status(job_id)
-    assert "; not in place: it did not save: UnavailableError: it did not" in first.stops[0].reason
+    assert f"; not in place: {why}" in first.stops[0].reason
     assert (status.resizes, status.attempts[0].resized) == (1, True)
     assert sorted(await lease_ends(control, job_id), key=str)[-24:] == ["resized"] * 24
 
