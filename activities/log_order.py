@@ -190,8 +190,12 @@ class OrderedOutput:
             self._looks += looks_in(lines + newline)
 
 
+_LONGEST_LINE = 2**20
+"""Bytes without an end of line that are held: a binary file on a terminal may have none."""
+
+
 class WholeLines:
-    """Puts chunks together so that no line of one stream is cut by the other."""
+    """Puts chunks together so that no line of one stream is cut by the other, up to 1 MB."""
 
     def __init__(self) -> None:
         self._held: dict[Stream, Chunk] = {}
@@ -202,6 +206,8 @@ class WholeLines:
             held = self._held.pop(chunk.stream, None)
             data = (held.data if held else b"") + chunk.data
             cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            if len(data) - cut > _LONGEST_LINE:
+                cut = len(data)
             if data[:cut]:
                 yield Chunk(chunk.stream, data[:cut], chunk.at)
             if data[cut:]:

@@ -194,6 +194,13 @@ def test_no_line_is_cut_by_the_other_stream() -> None:
     assert [chunk.data for chunk in put.rest()] == [b"60"]
 
 
+def test_of_a_stream_without_ends_of_lines_no_more_than_a_line_is_held() -> None:
+    put, piece = WholeLines(), b"x" * 2**18
+    sizes = [sum(len(chunk.data) for chunk in put.of([Chunk("stdout", piece)])) for _ in range(10)]
+    assert sizes == [0, 0, 0, 0, 5 * 2**18] * 2
+    assert list(put.rest()) == []
+
+
 def test_the_last_lines_begin_within_a_chunk() -> None:
     chunks = [Chunk("stdout", b"a\nb\n"), Chunk("stderr", b"c\nd")]
     assert joined(last_lines(chunks, 3)) == [
