@@ -12,10 +12,11 @@ from longshore.models.funding import Envelope, FundingCode, FundingTerms, WhenUn
 from longshore.models.job_request import JobRequest
 from longshore.models.topology import Gang
 from longshore.scheduling.funding.asked import LENDER, SPONSOR, Asked, all_asked
-from longshore.scheduling.funding.cover import Cover, cover, start
+from longshore.scheduling.funding.cover import Cover, cover
 from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use
 from longshore.scheduling.funding.ladder import OWN as ITSELF
 from longshore.scheduling.funding.ladder import WORDS, lends_to
+from longshore.scheduling.funding.raised_caps import raised_caps
 from longshore.scheduling.funding.room import Room, lends, milli
 from longshore.scheduling.funding.tried import GoOn, Turn, always, held_now
 
@@ -141,7 +142,7 @@ def remedies(
     if found.code is FundingCode.NO_ROOM:
         yield from _lending(turn, gets)
     if found.code is FundingCode.CAP:
-        yield from _caps(turn, found.missing)
+        yield from (_raised(room, caps) for caps in raised_caps(turn, found.missing))
     if not use.preemptible and cover(room, use._replace(preemptible=True)).funded:
         yield Remedy(Helps.PREEMPTIBLE)
     yield from _ends(turn, ends)
@@ -184,14 +185,38 @@ def _borrowing(room: Room, use: Use, found: Cover) -> Iterable[Remedy]:
         limit = None
         borrowed = cover(room, use._replace(terms=_terms(use, sponsors, None)))
     if borrowed.funded:
-        pay = {
-            room.owner[room.place[charge.envelope]] for charge in borrowed.charges if charge.lent
-        }
-        names = tuple(name for name in sponsors if name in pay)
+        borrowed, lent = _of_fewer(room, use, borrowed, limit)
         yield Remedy(
-            Helps.SPONSORS, gpus=borrowed.borrowed / 1000, tenants=names,
+            Helps.SPONSORS, gpus=borrowed.borrowed / 1000,
+            tenants=tuple(name for name in sponsors if name in lent),
             max_borrow=-(-borrowed.borrowed // 1000) if limit != use.terms.max_borrow else None,
         )  # fmt: skip
+
+
+def _of_fewer(
+    room: Room, use: Use, borrowed: Cover, limit: int | None
+) -> tuple[Cover, Mapping[str, int]]:
+    """Return who would pay where nobody is asked beside the sponsors of the job who need not be,
+    and what each lends: whoever lends least is tried to be left out first."""
+    lent = _lent(room, borrowed)
+    for name in sorted(lent.keys() - {*use.terms.sponsors}, key=lambda name: (lent[name], name)):
+        rest = tuple(each for each in lent if each != name)
+        if name not in lent or not rest:
+            continue
+        fewer = cover(room, use._replace(terms=_terms(use, rest, limit)))
+        if fewer.funded:
+            borrowed, lent = fewer, _lent(room, fewer)
+    return borrowed, lent
+
+
+def _lent(room: Room, found: Cover) -> Mapping[str, int]:
+    """Return what each sponsor lends, in the order in which they are asked."""
+    lent: dict[str, int] = {}
+    for charge in found.charges:
+        if charge.lent:
+            owner = room.owner[room.place[charge.envelope]]
+            lent[owner] = lent.get(owner, 0) + charge.amount
+    return lent
 
 
 def _lending(turn: Turn, gets: int) -> Iterable[Remedy]:
@@ -249,56 +274,6 @@ def _terms(use: Use, sponsors: tuple[str, ...], max_borrow: int | None) -> Fundi
     return FundingTerms(
         allow_borrow=True, max_borrow=max_borrow, sponsors=sponsors, unfunded=use.terms.unfunded
     )
-
-
-def _caps(turn: Turn, missing: int) -> Iterable[Remedy]:
-    """Return by how much a cap has to be higher, or several together. `missing` is for how much
-    nobody pays."""
-    room, use, *_ = turn
-    taking = start(room, use, ignore_caps=True)
-    taking.walk(use)
-    over = [(cap, -left) for cap, left in enumerate(room.cap_free) if left < 0]
-    taking.undo()
-    each = min(share.milli for share in use.shares)
-    helped = False
-    for cap, by in over:
-        if not _covered_above(turn, cap, by):
-            continue
-        # What comes after it on the ladder, and is under no cap, may pay for a part.
-        tries = range(missing, by, each)
-        least = bisect_left(tries, True, key=lambda more, cap=cap: (
-            _covered_above(turn, cap, more)))  # fmt: skip
-        raised = _enough(turn, [(cap, tries[least] if least < len(tries) else by)])
-        if raised:
-            helped = True
-            yield _raised(room, raised)
-    if over and not helped and (raised := _enough(turn, over)):
-        yield _raised(room, raised)
-
-
-def _covered_above(turn: Turn, cap: int, by: int) -> bool:
-    """Return whether somebody would pay if a cap were so much higher, and nobody else took it."""
-    turn.go_on()
-    room, use, *_ = turn
-    then = Room(held_now(room, use), room.now)
-    then.cap_free[cap] += by
-    return cover(then, use).funded
-
-
-def _enough(turn: Turn, raised: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]] | None:
-    """Return by how much these caps have to be higher, so that there is enough for those too that
-    come first and have no payer; None where that is no help."""
-    facts = turn.facts()
-
-    def higher(more: int) -> Facts:
-        caps = list(facts.caps)
-        for cap, by in raised:
-            gpus = caps[cap].spec.gpus + (by + more) / 1000
-            caps[cap] = caps[cap]._replace(spec=caps[cap].spec.model_copy(update={"gpus": gpus}))
-        return facts._replace(caps=caps)
-
-    more = turn.least(higher)
-    return None if more is None else [(cap, by + more) for cap, by in raised]
 
 
 def _raised(room: Room, raised: Sequence[tuple[int, int]]) -> Remedy:

@@ -26,6 +26,9 @@ _DENSE = ("ffn_up.weight", "ffn_down.weight")
 experts."""
 _EPSILON, _OTHER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 _OTHER_NORMS = frozenset({"cohere2"})
+_ROTATED = "rope.dimension_count"
+_ROTATED_WHOLE = frozenset({"llama", "qwen2", "qwen3", "qwen3moe"})
+"""Each number of a key has to be rotated by its position; of others a part may be."""
 _OUTSIDE = ("token_embd.weight", "output_norm.weight")
 """Tensors of no layer that each model has."""
 _OF_TOKENS = ("token_embd.weight", "output.weight")
@@ -70,6 +73,24 @@ def check_keys(shape: Shape) -> None:
             raise UnsatisfiableError(
                 f"{named(shape.header)}.{key} is missing: llama.cpp loads no such model without it"
             )
+
+
+def check_rotation(shape: Shape) -> None:
+    """Refuse a header that says another number of rotated numbers of a key than a head has, or
+    than can be rotated: the engine would not load it, or end as it computes. Nothing of the memory
+    follows from it. Only of architectures whose layers are alike."""
+    rotated = shape.header.of_model(_ROTATED)
+    if shape.header.architecture not in ATTENDING or not isinstance(rotated, int):
+        return
+    if shape.header.architecture in _ROTATED_WHOLE:
+        right, wants = rotated == shape.key, "as many"
+    else:
+        right, wants = rotated % 2 == 0 and rotated <= shape.key, "an even number of at most these"
+    if not right:
+        raise UnsatisfiableError(
+            f"{named(shape.header)}.{_ROTATED} is {rotated:,}, and a key of a head has "
+            f"{count(shape.key, 'number')}: llama.cpp wants {wants}"
+        )
 
 
 def check_alike(shape: Shape) -> None:

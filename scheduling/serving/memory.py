@@ -18,6 +18,7 @@ from longshore.scheduling.serving.header_checks import (
     check_keys,
     check_layers,
     check_norms,
+    check_rotation,
     check_tensors,
 )
 from longshore.scheduling.serving.header_sizes import named, per_layer
@@ -57,6 +58,7 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
         if (found := OF_LAYER.match(tensor.name)) is not None:
             of_layers[int(found[1])] += tensor.size
     check_keys(shape)
+    check_rotation(shape)
     check_layers(shape, of_layers)
     check_alike(shape)
     check_tensors(shape)

@@ -1,6 +1,7 @@
-"""Norms of another length than what they are norms of: no engine loads such a model."""
+"""Norms of another length than what they are norms of, and what else no engine loads."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,9 @@ from longshore.models.errors import UnsatisfiableError
 from longshore.models.gguf import GGUFHeader
 from longshore.models.model_memory import Serving
 from longshore.scheduling.serving.memory import estimate
-from tests.serving.test_memory import MODELS, UNKNOWN, header_like
+from tests.serving.test_memory import MODELS, UNKNOWN, header_like, header_of
+from tests.support.gguf_models import write
+from tests.support.llama_engine import allocated
 
 
 def with_length(header: GGUFHeader, name: str, length: int) -> GGUFHeader:
@@ -102,3 +105,40 @@ def test_sizes_of_packed_tensors_are_those_of_the_header(
     keys = {key: value for key, value in keys.items() if value is not None}
     with pytest.raises(UnsatisfiableError, match=why):
         estimate(replace(header, keys=keys), Serving())
+
+
+@pytest.mark.parametrize(
+    ("model", "rotated", "wants"),
+    [
+        ("llama", 32, "as many"), ("qwen2", 0, "as many"), ("qwen3", 128, "as many"),
+        ("qwen3moe", 7, "as many"), ("phi3", 128, "an even number of at most these"),
+        ("gemma3", 7, "an even number of at most these"),
+    ],
+)  # fmt: skip
+def test_rotated_numbers_that_a_key_has_not_are_refused(
+    model: str, rotated: int, wants: str
+) -> None:
+    """As the engine ends with each of them: `invalid n_rot`, or an assertion."""
+    header = header_like(MODELS[model])
+    keys = {**header.keys, f"{model}.rope.dimension_count": rotated}
+    why = f"^{model}.rope.dimension_count is {rotated}, and a key of a head has 64 numbers: "
+    with pytest.raises(UnsatisfiableError, match=f"{why}llama.cpp wants {wants}$"):
+        estimate(replace(header, keys=keys), Serving())
+
+
+@pytest.mark.parametrize(
+    ("model", "rotated"), [("llama", 64), ("qwen3", 64), ("phi3", 32), ("cohere2", 64)]
+)
+def test_what_is_rotated_takes_no_memory(model: str, rotated: int) -> None:
+    header = header_like(MODELS[model])
+    keys = {**header.keys, f"{model}.rope.dimension_count": rotated}
+    assert estimate(replace(header, keys=keys), Serving()) == estimate(header, Serving())
+
+
+def test_the_engine_loads_no_model_of_which_another_number_is_rotated(tmp_path: Path) -> None:
+    model = replace(MODELS["llama"], layers=1)
+    path = write(model, tmp_path / "model.gguf", None, rotated=model.each // 2)
+    with pytest.raises(UnsatisfiableError, match=r"^llama\.rope\.dimension_count is 32"):
+        estimate(header_of(path), Serving())
+    with pytest.raises(AssertionError, match="invalid n_rot: 32, expected 64"):
+        allocated(path, Serving(context=256))

@@ -73,11 +73,16 @@ class Model:
         return self.key or self.width // self.heads
 
 
-def write(model: Model, path: Path, seed: int | None = 0, *, tensors: int = 0) -> Path:
+def write(
+    model: Model, path: Path, seed: int | None = 0, *, tensors: int = 0, rotated: int | None = None
+) -> Path:
     """Write a model, in files of so many `tensors` each where that is said; without a seed all
-    weights are 0, which takes a tenth of the time. Returns the first of its files."""
+    weights are 0, which takes a tenth of the time. `rotated` is what the header says of the
+    numbers of a key that have a position. Returns the first of its files."""
     writer = gguf.GGUFWriter(str(path), model.architecture, split_max_tensors=tensors)
     _keys(writer, model)
+    if rotated is not None:
+        writer.add_rope_dimension_count(rotated)
     _vocabulary(writer, model.vocabulary)
     rng = None if seed is None else np.random.default_rng(seed)
     for name, shape in _tensors(model):

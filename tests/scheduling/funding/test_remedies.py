@@ -167,6 +167,48 @@ def test_a_cap_is_raised_by_no_more_than_is_needed():
     assert helps == [Remedy(Helps.FEWER, gpus=7), Remedy(Helps.CAP, gpus=1, cap=1)]
 
 
+@pytest.mark.parametrize(
+    ("gpus", "over", "last", "raised"),
+    [
+        # Beside the last, which is under none: 1 + 5 + 3, so that the first cap may stay.
+        (9, (1, 1, 1), 3, ((2, 4), (3, 4))),
+        # 4 + 3 + 1: what the last one gives the second need not, so that the third cap may stay.
+        (8, (1, 2, 3), 1, ((1, 3), (2, 1))),
+    ],
+)
+def test_of_several_caps_only_those_are_raised_that_have_to_be_and_by_no_more(
+    gpus: int, over: tuple[int, ...], last: int, raised: tuple[tuple[int, int], ...]
+):
+    envelopes = [
+        owned(1, "red", 4, gpu_type="H100"), owned(2, "red", 6),
+        owned(3, "red", last, sharing=Sharing.NONE),
+    ]  # fmt: skip
+    of = ([1], [2], [2])
+    caps = [capped(id, "red", over[id - 1], of[id - 1]) for id in (1, 2, 3)]
+    helps = told(facts_of(tree(red=None), envelopes, caps), use("w", "red", gpus, where=WAITING))
+    (found,) = [each for each in helps if each.what is Helps.CAP]
+    assert ((found.cap, found.gpus), *found.other_caps) == raised
+
+
+def test_no_more_sponsors_are_named_than_are_needed():
+    lending = Lending(to=("red",), max=9)
+    envelopes = [
+        owned(1, "bank", 2, lending=lending), owned(2, "fund", 4, lending=lending),
+        owned(3, "rich", 1, lending=lending),
+    ]  # fmt: skip
+    facts = facts_of(tree(red=None, bank=None, fund=None, rich=None), envelopes)
+
+    def asked(gpus: int, *sponsors: str) -> tuple[str, ...]:
+        terms = borrowing(*sponsors) if sponsors else None
+        helps = told(facts, use("w", "red", gpus, where=WAITING, terms=terms))
+        return next(each.tenants for each in helps if each.what is Helps.SPONSORS)
+
+    assert asked(4) == ("fund",)
+    assert asked(6) == ("bank", "fund")
+    assert asked(7) == ("bank", "fund", "rich")
+    assert asked(5, "rich") == ("rich", "fund"), "who is a sponsor already stays one"
+
+
 def test_the_end_of_a_job_is_no_help_after_the_end_of_the_envelope():
     runs, charges = [use("r", "red", 4)], [paid("r", 1, 4)]
     facts = facts_of(tree(red=None), [owned(1, "red", 4, end=NOW + HOUR)], (), runs, charges)
