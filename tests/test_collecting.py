@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.collecting import Collecting, in_one_order, rotated
+from tests.support.warm import is_copy, starts_copies
 
 FOUND = ["agent", "buying", "client", "models", "test_docs.py"]
 
@@ -39,3 +40,9 @@ def test_a_run_on_one_worker_collects_as_pytest_does(pytestconfig: pytest.Config
     plugins = pytestconfig.pluginmanager.get_plugins()
     parallel = "PYTEST_XDIST_WORKER" in os.environ
     assert parallel == any(isinstance(each, Collecting) for each in plugins)
+
+
+def test_a_parallel_worker_is_a_copy_of_what_has_imported():
+    """It would import packages, models and decisions itself, and so would what starts programs."""
+    parallel = "PYTEST_XDIST_WORKER" in os.environ
+    assert is_copy(os.getpid()) == (parallel and starts_copies())

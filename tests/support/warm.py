@@ -2,8 +2,10 @@
 
 Nearly all of a start is imports of other people's packages. So one process of each parallel worker
 imports those once, and turns a copy of itself into each program that a test starts
-(tests/support/warm_server.py). Plainly start those that a program starts, whatever has other
-options or variables than such a copy can have, and everything with `TESTS_WARM=0`.
+(tests/support/warm_server.py). So is what `longshore up` starts, and a market on this machine: a
+copy of these, as it was before it did anything, turns copies of itself into that
+(`copies_from_here`). Plainly start what other programs start, whatever has other options or
+variables than such a copy can have, and everything with `TESTS_WARM=0`.
 """
 
 import json
@@ -17,15 +19,20 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+from tests.support.warm_server import CLONE, PADDING, become_server
 
-from tests.support.local_stack import ROOT
-from tests.support.warm_server import CLONE, PADDING
+if TYPE_CHECKING:
+    import pytest  # programs import this module too: it takes them a tenth of a second
 
+ROOT = Path(__file__).resolve().parents[2]
 VARIABLE = "TESTS_WARM"
+STARTERS = ("up", "demo", "market")
+"""Commands of `longshore` that start programs of Longshore."""
 _SCRIPT = str(Path(sys.executable).parent / "longshore")
+_OF_XDIST = ["-u", "-c", "import sys;exec(eval(sys.stdin.readline()))"]
+"""What a parallel worker begins with: its own words come through its standard input."""
 _OWN = re.compile(r"(longshore\.(client|workers)|tests\.faults|tests\.support)\.\w+")
 _STARTUP = re.compile(r"(PYTHON(?!PATH$)|LC_|LANG|LD_|MALLOC_|TZ$)")
 """Variables that are obeyed when an interpreter starts."""
@@ -82,7 +89,7 @@ class _Server:
         """
         text = json.dumps(call).encode()
         with self._lock:
-            server = self._socket or self._begin()
+            server = self._socket or self._begin(alone="code" not in call)
             try:
                 socket.send_fds(server, [struct.pack("!I", len(text))], streams)
                 server.sendall(text)
@@ -99,7 +106,9 @@ class _Server:
             raise OSError(error, os.strerror(error), call["cwd"])
         return pid
 
-    def _begin(self) -> socket.socket:
+    def _begin(self, *, alone: bool) -> socket.socket:
+        """Start it, in a session of its own if `alone`: Ctrl-C at a terminal is for the parallel
+        workers too, which are in the session of the process that they are copies of."""
         self._socket, theirs = socket.socketpair()
         self.environment = dict(os.environ)
         with theirs:
@@ -107,9 +116,23 @@ class _Server:
                 [sys.executable, "-m", "tests.support.warm_server", str(theirs.fileno()), PADDING],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd=ROOT,
                 env=self.environment | {"OPENBLAS_NUM_THREADS": "1", "PADDING": PADDING},
-                start_new_session=True,
+                start_new_session=alone,
             )  # fmt: skip
         return self._socket
+
+    def begin_here(self) -> None:
+        """Have a fork of this process, which has one thread, be the server of what it starts.
+
+        It ends with this process, whose end of their connection is then closed.
+        """
+        self._socket, theirs = socket.socketpair()
+        self.environment = dict(os.environ)
+        if os.fork() == 0:
+            # Here: a copy would close it late, and with it what has its number by then.
+            self._socket.close()
+            self._socket = None
+            become_server(theirs)
+        theirs.close()
 
 
 _server = _Server()
@@ -118,6 +141,25 @@ _server = _Server()
 def is_server(pid: int) -> bool:
     """Return whether this is the process from which programs come; it ends with this one."""
     return _server.process is not None and _server.process.pid == pid
+
+
+def is_copy(pid: int) -> bool:
+    """Return whether a process is such a copy."""
+    # The kernel separates the words of a program that was started plainly by zero bytes.
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
+    return b" " in words and b"\0" not in words
+
+
+def copies_from_here() -> None:
+    """Start programs as copies of this process from now on."""
+    if os.environ.get(VARIABLE) != "0":
+        _server.begin_here()
+        subprocess.Popen = WarmPopen
+
+
+def starts_others(command: Sequence[str]) -> bool:
+    """Return whether a command, the words behind `longshore`, is there to start programs."""
+    return bool(command) and command[0] in STARTERS
 
 
 def _call(values: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -163,12 +205,20 @@ def _how(words: Sequence[str]) -> dict[str, Any] | None:
         return None
     safe = words[1:2] == ["-P"]
     rest = words[2:] if safe else words[1:]
+    if rest == _OF_XDIST:
+        return {"code": rest[2], "argv": ["-c"], "safe": False}
     if len(rest) < 2 or rest[0] != "-m" or not _OWN.fullmatch(rest[1]):
         return None
     return {"module": rest[1], "argv": rest[1:], "safe": safe}
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def starts_copies() -> bool:
+    """Return whether programs of this run are copies, and so are the parallel workers."""
+    there = sys.platform == "linux" and platform.machine() in CLONE
+    return there and os.environ.get(VARIABLE) != "0"
+
+
+def pytest_configure(config: "pytest.Config") -> None:
     """Start programs so from now on."""
     if sys.platform == "linux" and platform.machine() in CLONE:
         subprocess.Popen = WarmPopen

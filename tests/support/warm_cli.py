@@ -15,6 +15,8 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
+from tests.support.warm import copies_from_here, starts_others
+
 PROGRAM = """#!/bin/sh
 '''exec' "{python}" -IS "$0" "$@"
 ' '''
@@ -91,6 +93,8 @@ def _become(name: str, args: list[str]) -> None:
 
     sys.argv = [name, *args]
     if name == "longshore":
+        if starts_others(args):
+            copies_from_here()
         leave(run(args))
     sys.path.insert(0, str(Path.cwd()))
     try:

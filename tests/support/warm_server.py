@@ -22,7 +22,8 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any
+from types import ModuleType
+from typing import Any, NoReturn
 
 CLONE = {"x86_64": 56, "aarch64": 220}
 """The number of the system call, by machine."""
@@ -48,12 +49,36 @@ _python = ctypes.pythonapi
 
 def main() -> None:
     server = socket.socket(fileno=int(sys.argv[1]))
-    for module in (*_PACKAGES, *_pure_modules()):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with who asks; the copies obey
+    for module in (*_PACKAGES, *_pure_modules(), "tests.support.warm"):
         import_module(module)
     gc.collect()
     gc.freeze()  # a copy need not look through what it shares
     threads = list(Path("/proc/self/task").iterdir())
     assert len(threads) == 1, "a copy would have one of them"
+    _serve(server)
+
+
+def become_server(server: socket.socket) -> NoReturn:
+    """Be a process that turns copies of itself into programs, until nobody is connected to it.
+
+    It is in a session of its own and has none of the streams of the process that it came from, of
+    which what it starts is a child. The copies leave this function by the end of their program.
+    """
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.closerange(3, server.fileno())
+    os.closerange(server.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+    _show([f"starts what {os.getppid()} starts"], os.environ)
+    _serve(server)
+    sys.exit()
+
+
+def _serve(server: socket.socket) -> None:
+    """Answer those who start programs; in a copy, run the program."""
     while True:
         head, streams, _, _ = socket.recv_fds(server, 4, 3)
         if not head:
@@ -124,7 +149,16 @@ def _run(call: Mapping[str, Any], streams: list[int]) -> None:
     folders = list(filter(None, call["env"].get("PYTHONPATH", "").split(os.pathsep)))
     first = [str(Path(script).parent)] if script else [] if call["safe"] else [call["cwd"]]
     sys.path[0:1] = [*first, *folders]
-    if script:
+    # Here: it imports this module, and is there since before the folders were others.
+    from tests.support.warm import copies_from_here, starts_others
+
+    if code := call.get("code"):
+        copies_from_here()
+        sys.modules["__main__"] = own = ModuleType("__main__")
+        exec(code, vars(own))
+    elif script:
+        if starts_others(sys.argv[1:]):
+            copies_from_here()
         runpy.run_path(script, run_name="__main__")
     else:
         runpy.run_module(call["module"], run_name="__main__", alter_sys=True)

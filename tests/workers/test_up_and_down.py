@@ -20,6 +20,7 @@ from longshore.workers.stack import Stack
 from tests.support.console import answers
 from tests.support.home import Home, new_home
 from tests.support.local_stack import free_ports
+from tests.support.warm import is_copy, starts_copies
 
 NEWEST = newest_revision()
 
@@ -44,6 +45,10 @@ def test_up_starts_everything_and_up_again_finds_it(home: Home):
     ]  # fmt: skip
     assert {part["state"] for part in first["parts"]} == {"running"}
     assert home.up() == first
+    for name in ("agent-local-1", "console", "control", "web-ui"):
+        assert is_copy(pids(first)[name]) or not starts_copies(), (
+            "a plain start takes a second and more of the processor"
+        )
 
     url = f"http://127.0.0.1:{home.env['LONGSHORE_CONSOLE_ADDRESS']}"
     [console] = [part for part in first["parts"] if part["name"] == "console"]
