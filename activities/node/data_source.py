@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from longshore.activities.node.index_pages import LinksLeft, index_pages
 from longshore.activities.node.source_links import MOST_FILES, with_linked
-from longshore.activities.node.source_walk import files_below, info_of
+from longshore.activities.node.source_walk import files_below, info_of, refusal_or
 from longshore.activities.node.system import boot_clock
 from longshore.activities.own_link import is_own_link, middlewares_for
 from longshore.activities.storage import SourceError, connect, is_local, speaking, why_away
@@ -159,9 +159,11 @@ class DataSource:
             try:
                 files = self._files()
             except FileNotFoundError as error:
-                if away := why_away(error):
-                    raise away from None
+                if why_away(error):
+                    raise refusal_or(error, without_secrets(self.url)) from None
                 files = []
+            except Exception as error:  # a file system may raise anything
+                raise refusal_or(error, without_secrets(self.url)) from None
         if not files:
             raise SourceError(f"there is nothing at {without_secrets(self.url)}")
         if len(files) > MOST_FILES:
