@@ -1,4 +1,4 @@
-"""What a purchase has committed, where an older worker counts it too, or a cap does not bear it."""
+"""What a purchase has committed where an older worker counts it too, or no cap bears it."""
 
 import pytest
 
