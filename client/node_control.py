@@ -9,7 +9,7 @@ from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError
 from temporalio.workflow import UpdateMethodMultiParam
 
-from longshore.activities.buying.closed_machines import ends_closed
+from longshore.activities.buying.closed_machines import what_closing_costs
 from longshore.client.errors import as_ours
 from longshore.client.late_answers import carried_out
 from longshore.client.reading import Reading
@@ -89,7 +89,7 @@ class NodeControl(Reading):
         # It is closed, whatever can be said of it, as where its pool cannot be read.
         with suppress(LongshoreError, DBAPIError, TimeoutError):
             async with self._db().transaction() as connection:
-                note = await ends_closed(connection, status.node_id)
+                note = await what_closing_costs(connection, status.node_id)
             return status.model_copy(update={"note": note})
         return status
 

@@ -163,6 +163,9 @@ def block(
     return _say_simulated(of.simulated)
 
 
+_SOLD_FIRST = "What others bid for is sold first, if its pool's policy sells. "
+
+
 def terminate(
     name: Annotated[
         str, typer.Argument(metavar="BLOCK", help="Id, as listed by `longshore blocks`.")
@@ -188,8 +191,8 @@ def terminate(
         raise RefusedError(
             f"{name} is paid for until {clock(given_up.ends_at, now())}: to terminate it gives up "
             f"{amount(given_up.paid_micro_usd)}, {span(given_up.length)} of "
-            f"{count(given_up.nodes, 'node')}. What others bid for is sold first, if its pool's "
-            f"policy sells. `longshore terminate {name} --force` does so"
+            f"{count(given_up.nodes, 'node')}. {_SOLD_FIRST if given_up.sold else ''}"
+            f"`longshore terminate {name} --force` does so"
         )
     call(lambda api: api.terminate_block(name, reason))
     if as_json:

@@ -192,6 +192,8 @@ class BlockScene(Frozen):
     closed: str = ""
     """Why its market is asked for nothing now; empty where it is."""
     policy: BuyingPolicy
+    start_below: int | None = None
+    """Below which price of a GPU-hour the jobs of its pool start: those that run go on."""
     packing: PackingPolicy
     recent: tuple[RecentJobs, ...] = ()
     """Placed lately, as a cycle knows them."""

@@ -4,6 +4,7 @@ from datetime import timedelta
 
 from sqlalchemy import text
 
+from longshore.activities.buying.block_scene import PAID_UNTIL
 from longshore.activities.buying.purchase_details import PurchaseDetails
 from longshore.activities.buying.stored_documents import why_left_alone
 from longshore.activities.database import Database
@@ -45,11 +46,13 @@ class BlockEndView(Wire):
 
 
 class GivenUp(Wire):
-    """What is lost of a window when it is terminated, but for what others pay for it."""
+    """What is lost of paid time when its block is terminated, but for what others pay for it."""
 
     nodes: int
     ends_at: Instant
     length: Duration
+    sold: bool = True
+    """Whether others may buy it: a window."""
     paid_micro_usd: int
 
 
@@ -88,20 +91,22 @@ class BlockEndViews:
         hours = row["length"] / timedelta(hours=1)
         return GivenUp(
             nodes=row["nodes"], ends_at=row["ends_at"], length=row["length"],
+            sold=not row["is_machine"],
             paid_micro_usd=round(row["hourly"] * row["nodes"] * hours),
         )  # fmt: skip
 
 
-_GIVEN_UP = """
-    SELECT b.nodes - u.nodes AS nodes, b.ends_at,
-           b.ends_at - greatest(b.starts_at, clock_timestamp()) AS length,
-           b.price_micro_per_gpu_hour * b.gpus_per_node AS hourly
+_GIVEN_UP = f"""
+    SELECT b.nodes - u.nodes AS nodes, p.until AS ends_at,
+           p.until - greatest(b.starts_at, clock_timestamp()) AS length,
+           b.price_micro_per_gpu_hour * b.gpus_per_node AS hourly, o.is_machine
       FROM blocks b
-      JOIN orders o ON o.key = b.id AND NOT o.is_machine
+      JOIN orders o ON o.key = b.id
+      JOIN LATERAL (SELECT {PAID_UNTIL} AS until) AS p ON p.until > clock_timestamp()
      CROSS JOIN LATERAL (
            SELECT (SELECT count(*) FROM orders WHERE block_id = b.id AND state = 'SOLD')
                   + (SELECT count(*) FROM block_nodes WHERE block_id = b.id) AS nodes) AS u
-     WHERE b.id = :id AND b.state <> 'ENDED' AND b.ends_at > clock_timestamp()
+     WHERE b.id = :id AND b.state <> 'ENDED'
        AND u.nodes < b.nodes
 """
 

@@ -84,6 +84,7 @@ async def read_scene(
         refused=await refused_offers(connection, policy),
         closed=refusing.why if refusing else "",
         policy=policy,
+        start_below=spec.start_below,
         packing=spec.packing,
         recent=need.unmet.recent,
         now=now,
@@ -247,6 +248,13 @@ PREPAID_UNTIL = """
               FROM blocks d WHERE d.id = o.key)
 """
 """Until when a machine was paid at its order, by the `orders` row `o`: it costs nothing more."""
+
+
+PAID_UNTIL = f"""
+           CASE WHEN o.is_machine THEN {PREPAID_UNTIL}
+                ELSE (SELECT d.ends_at FROM blocks d WHERE d.id = o.key) END
+"""
+"""Until when the time of a block is paid, whether it is used or not; null where it never is."""
 
 
 def unwanted(block: str) -> str:

@@ -136,7 +136,7 @@ async def _commit(connection: AsyncConnection, request: GoOnRequest) -> str:
         await connection.execute(text(statement), values)
     await rows.recount(connection, order.purchase_id, asks=True)
     # So does whoever changes the policy. Last: a pool's row is locked after all others.
-    policy = await kept_policy(connection, block["pool"])
+    policy = await kept_policy(connection, block["pool"], first=request.uses == {})
     if why := why_not_longer(await read_facts(connection, request.block_id), policy):
         raise StaleError(why)
     return ""

@@ -7,13 +7,17 @@ from longshore.activities.snapshot import load_pool
 from longshore.models.buying import BuyingPolicy
 
 
-async def kept_policy(connection: AsyncConnection, pool: str) -> BuyingPolicy:
-    """Return the policy of a pool, which stays until the end of the transaction.
+async def kept_policy(
+    connection: AsyncConnection, pool: str, *, first: bool = False
+) -> BuyingPolicy:
+    """Return the policy of a pool, which stays until the end of the transaction; `first` for what
+    no job of it has started on.
 
     Raises StoredError where it cannot be read.
     """
     await connection.execute(text(_KEEP_POOL), {"pool": pool})
-    return (await load_pool(connection, pool)).purchasing
+    spec = await load_pool(connection, pool)
+    return spec.first_purchases if first else spec.purchasing
 
 
 _KEEP_POOL = "SELECT FROM pools WHERE name = :pool FOR SHARE"

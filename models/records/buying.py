@@ -96,6 +96,8 @@ class PurchaseRow(SQLModel, table=True):
     longer: dict[str, int] | None = Field(sa_column=json_column(nullable=True))
     """What of `committed` each tenant pays for longer times of machines: the database says it, by
     its orders. The split is of the rest."""
+    longer_days: dict[str, dict[str, int]] | None = Field(sa_column=json_column(nullable=True))
+    """What of that counts on other days than `day`, by the day on which it was committed."""
 
 
 class PurchaseLookRow(SQLModel, table=True):

@@ -60,7 +60,7 @@ def go_on(scene: BlockScene) -> Longer:
     )  # fmt: skip
     until = block.ends_at + length
     uses = gpu_time(jobs, Window(start=block.ends_at, end=until))
-    return Longer(_as_policy(scene, option), until, uses)
+    return Longer(_as_policy(scene, option, policy), until, uses)
 
 
 def _kept_warm(scene: BlockScene) -> Longer:
@@ -72,11 +72,13 @@ def _kept_warm(scene: BlockScene) -> Longer:
         title=f"go on for {format_duration(length)} after it: the warm target wants it",
         gain=start_up, terms={"start-up of another": start_up},
     )  # fmt: skip
-    return Longer(_as_policy(scene, option), block.ends_at + length, {})
+    # Nobody has started there: it would not be bought for jobs that start below its price.
+    policy = scene.policy.model_copy(update={"below": scene.start_below})
+    return Longer(_as_policy(scene, option, policy), block.ends_at + length, {})
 
 
-def _as_policy(scene: BlockScene, option: BlockOption) -> BlockOption:
-    lost = why_not_longer(scene.block, scene.policy)
+def _as_policy(scene: BlockScene, option: BlockOption, policy: BuyingPolicy) -> BlockOption:
+    lost = why_not_longer(scene.block, policy)
     return option.model_copy(update={"lost": lost}) if lost else option
 
 

@@ -36,11 +36,12 @@ def why_not_longer(block: BlockFacts, policy: BuyingPolicy) -> str:
     the policy of now; empty where it may be.
 
     Its limit is what it may cost. Whoever bought it by hand chose where, and what: as for an
-    order, the policy is asked for that only where the pool decided.
+    order, the policy is asked for that only where the pool decided. What jobs start below
+    (`BuyingPolicy.below`) is for what no job has started on: kept for the warm target.
     """
     if not policy.enabled:
         return _NOTHING
-    cap = policy.max_price.get(block.tier)
+    cap = policy.most(block.tier)
     if cap is not None and block.price > cap:
         return f"it may cost {dollars(block.price)} a GPU-hour, over the cap of {dollars(cap)}"
     if not block.decided:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from longshore.models.market import Side
 from longshore.simulation.market.catalogue import SKU
-from longshore.simulation.market.rates import GPUS_PER_NODE, Rate
+from longshore.simulation.market.rates import Rate
 from longshore.simulation.market.schedule import Schedule
 
 EVERY = 5
@@ -120,7 +120,7 @@ class Background:
 
     def _price(self, sku: SKU, factor: float) -> Rate:
         steps = max(round(self._middle[sku.id] * factor / _STEP), 1)
-        return steps * _STEP * GPUS_PER_NODE // 60
+        return steps * _STEP * sku.gpus // 60
 
     def _distance(self, chance: random.Random) -> float:
         """Return how far from the middle a price is; some are over it, and trade at once."""

@@ -1,4 +1,4 @@
-"""What is traded at the simulated exchange: nodes of eight GPUs, by region."""
+"""What is traded at the simulated exchange: nodes, most of eight GPUs, by region."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,13 +24,14 @@ class SKU:
     vcpus: int = 192
     memory: int = 2048 * GIB
     storage: int = 12 * 2**40
+    gpus: int = 8
     audience: str | None = None
     """Whom it is for, where it is not for everybody: nobody here may order it then."""
 
     @property
     def hardware(self) -> str:
         """What an agent on such a node says that it has, such as ``8xH100-80GB``."""
-        return f"8x{self.accelerator.upper()}-{self.vram_gb}GB"
+        return f"{self.gpus}x{self.accelerator.upper()}-{self.vram_gb}GB"
 
     @property
     def properties(self) -> Mapping[str, tuple[str | int | bool, str]]:
@@ -40,7 +41,7 @@ class SKU:
             "availability_zone": (self.zone, self.zone),
             "accelerator": (self.accelerator, self.accelerator.upper()),
             "form_factor": ("sxm", "SXM"),
-            "num_accelerators": (8, "8"),
+            "num_accelerators": (self.gpus, str(self.gpus)),
             "num_vcpus": (self.vcpus, str(self.vcpus)),
             "memory": (self.memory, f"{self.memory // GIB} GiB"),
             "local_storage": (self.storage, f"{self.storage // 2**40} TiB"),

@@ -20,7 +20,6 @@ from longshore.simulation.market.schedule import Schedule
 from longshore.simulation.market.sfcompute_json import error, instance, order, pool
 from longshore.simulation.market.world import Knobs
 
-_GPUS = 8
 _MONTH = 30 * 24 * 60
 """Minutes."""
 _YEAR = 366 * 24 * 3600
@@ -162,7 +161,7 @@ def _books(call: Call) -> Answer:
                 side.value: [
                     {
                         "owner": each.owner,
-                        "per_gpu_hour": per_gpu_hour(each.price),
+                        "per_gpu_hour": per_gpu_hour(each.price, sku.gpus),
                         "schedule": [list(step) for step in each.remaining],
                     }
                     for each in exchange.book(sku.id).orders(side)
@@ -180,7 +179,7 @@ def _place(call: Call) -> Answer:
     if body.clear:
         exchange.send_strangers_away()
     example = tuple(
-        ScriptedOrder(side=side, dollars_per_gpu_hour=Decimal(dollars), nodes=gpus // _GPUS)
+        ScriptedOrder(side=side, dollars_per_gpu_hour=Decimal(dollars), nodes=gpus // sku.gpus)
         for side, dollars, gpus in WORKED_EXAMPLE
         if body.worked_example
     )
@@ -195,7 +194,7 @@ def _place(call: Call) -> Answer:
             exchange.script(
                 sku.id,
                 Side(each.side),
-                rate_of_gpu_hour(each.dollars_per_gpu_hour),
+                rate_of_gpu_hour(each.dollars_per_gpu_hour, sku.gpus),
                 Schedule.of(start, end, each.nodes),
                 divisible=each.divisible,
             )

@@ -302,10 +302,11 @@ class Exchange:
 
     def _tell(self, sku: str, trade: Trade) -> None:
         start, end, nodes = trade.schedule.steps[0]
+        price = per_gpu_hour(trade.price, self.skus[sku].gpus)
         ours = " (yours)" if OURS in (trade.buy.owner, trade.sell.owner) else ""
         self._world.say(
             f"simulated trade{ours}: {nodes} nodes of {self.skus[sku].alias} for "
-            f"{(end - start) / 60:.3g} h at {per_gpu_hour(trade.price)} a GPU-hour"
+            f"{(end - start) / 60:.3g} h at {price} a GPU-hour"
         )
 
     def _later(self, do: Callable[[], object]) -> None:

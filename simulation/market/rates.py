@@ -26,9 +26,9 @@ def rate_of_node_hour(dollars: Decimal) -> Rate:
     return int((dollars * MICRO / 60).to_integral_value(ROUND_HALF_EVEN))
 
 
-def rate_of_gpu_hour(dollars: Decimal) -> Rate:
-    """Return the rate of nodes with 8 GPUs, to the nearest grain."""
-    return rate_of_node_hour(dollars * GPUS_PER_NODE)
+def rate_of_gpu_hour(dollars: Decimal, gpus: int = GPUS_PER_NODE) -> Rate:
+    """Return the rate of nodes with so many GPUs, to the nearest grain."""
+    return rate_of_node_hour(dollars * gpus)
 
 
 def format_rate(rate: Rate) -> str:
@@ -37,6 +37,6 @@ def format_rate(rate: Rate) -> str:
     return f"{whole}.{rest:06d}"
 
 
-def per_gpu_hour(rate: Rate) -> str:
+def per_gpu_hour(rate: Rate, gpus: int = GPUS_PER_NODE) -> str:
     """Return ``$2.10`` per GPU-hour as people read it, to a hundredth of a cent."""
-    return f"${Decimal(rate) * 60 / MICRO / GPUS_PER_NODE:.4f}"
+    return f"${Decimal(rate) * 60 / MICRO / gpus:.4f}"

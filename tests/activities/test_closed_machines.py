@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from longshore.activities.buying.closed_machines import ends_closed
+from longshore.activities.buying.block_end_views import BlockEndViews
+from longshore.activities.buying.closed_machines import what_closing_costs
 from longshore.activities.database import Database
 from longshore.activities.views import set_pool
 from longshore.client.node_control import NodeControl
 from longshore.models.buying_policy import BuyingPolicy
 from longshore.models.errors import NewerTablesError, StoredError
+from longshore.models.money import MICRO
 from longshore.models.node_messages import NodeStatus
 from longshore.models.pool import PoolSpec
 from tests.activities.test_longer_times import buy, machine
@@ -21,7 +23,7 @@ from tests.support.ledger import Ledger
 
 async def note_of(ledger: Ledger) -> str:
     async with ledger.database.transaction() as connection:
-        return await ends_closed(connection, "m")
+        return await what_closing_costs(connection, "m")
 
 
 @pytest.fixture
@@ -36,7 +38,8 @@ async def closed(ledger: Ledger) -> Ledger:
     return ledger
 
 
-async def test_hours_that_are_paid_in_advance_are_not_billed_as_they_run(closed: Ledger):
+async def test_hours_that_are_paid_in_advance_are_given_up_and_not_billed(closed: Ledger):
+    views = BlockEndViews(closed.database)
     assert "billed as it runs" in await note_of(closed)
     prepaid = '{"offer": {"prepaid": "PT24H"}}'
     await closed.rows("UPDATE orders SET request = request || CAST(:of AS jsonb)", of=prepaid)
@@ -44,10 +47,23 @@ async def test_hours_that_are_paid_in_advance_are_not_billed_as_they_run(closed:
         "UPDATE blocks SET starts_at = clock_timestamp() - make_interval(hours => :hours),"
         " ends_at = clock_timestamp() + interval '1 hour'"
     )
-    await closed.rows(began, hours=23)
-    assert await note_of(closed) == ""
+    await closed.rows(began, hours=22)
+    note = await note_of(closed)
+    assert "m is paid until " in note
+    assert "(block m): 2h of it, $20.00, are of no use" in note
+    given_up = await views.given_up("m")
+    assert given_up is not None
+    assert (given_up.nodes, given_up.sold) == (1, False)
+    assert abs(given_up.paid_micro_usd - 20 * MICRO) < MICRO / 10
     await closed.rows(began, hours=25)
     assert "billed as it runs" in await note_of(closed)
+    assert await views.given_up("m") is None
+
+
+async def test_the_rest_of_a_window_is_told_to_whoever_closes_its_node(closed: Ledger):
+    await closed.rows("UPDATE orders SET is_machine = false")
+    await closed.rows("UPDATE blocks SET ends_at = clock_timestamp() + interval '90 minutes'")
+    assert "1h30m of it, $15.00, are of no use" in await note_of(closed)
 
 
 class Away(NodeControl):

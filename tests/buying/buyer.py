@@ -266,7 +266,7 @@ async def differences(rows: Rows, pool: str, before: Any, after: Any, *beside: s
     ]  # fmt: skip
     wrong += [f"{row} is left of a block that ended" for row in await rows(_LEFT)]
     wrong += [f"still reserved, or not: {row}" for row in await rows(_RESERVED)]
-    wrong += [f"the caps count otherwise: {row}" for row in await rows(_SUMS)]
+    wrong += [f"the caps count otherwise: {row}" for row in await rows(DAYS_DIFFER)]
     return wrong
 
 
@@ -295,9 +295,14 @@ _RESERVED = """
     SELECT id, state, committed, spent FROM purchases
      WHERE state IN ('ENDED', 'REFUSED') AND committed <> spent
 """
-_SUMS = """
-    SELECT s.name, s.day, s.committed, sum(p.committed) AS of_purchases
-      FROM purchase_sums s LEFT JOIN purchases p ON p.day = s.day
+DAYS_DIFFER = """
+    SELECT s.name, s.day, s.committed, sum(p.part) AS of_purchases
+      FROM purchase_sums s
+      LEFT JOIN (SELECT each.day, each.part
+                   FROM purchases p
+                  CROSS JOIN LATERAL purchase_days(p.committed, p.split, p.tenant, p.day,
+                                                   p.longer, p.longer_days) each) AS p
+             ON p.day = s.day
      WHERE s.scope = 'day' GROUP BY s.name, s.day, s.committed
-    HAVING s.committed <> coalesce(sum(p.committed), 0)
+    HAVING s.committed <> coalesce(sum(p.part), 0)
 """

@@ -106,6 +106,23 @@ def test_a_machine_of_the_warm_target_goes_on_before_another_would_be_bought_for
     assert "the warm target wants it" in decision.reason
 
 
+@pytest.mark.parametrize(
+    ("below", "kind"), [("$1.90", "keep"), ("$2.00", "go-on"), (None, "go-on")]
+)
+def test_nothing_is_kept_warm_that_no_job_may_start_on_and_what_runs_goes_on(
+    below: str | None, kind: str
+):
+    """Of the pool's `start_below`: nothing is bought above it for the warm target."""
+    price = None if below is None else round(float(below[1:]) * 1_000_000)
+    block = by_use(ends_at=ENDS, idle_since=None)
+    warm = a_scene(a_release("n1"), block=block, policy={"fast_warm_gpus": 8})
+    decision = decide_block(warm.model_copy(update={"start_below": price}))
+    assert decision.kind.value == kind
+    assert ("over the cap of $1.90" in going_on(decision).lost) is (kind == "keep")
+    runs = overrun().model_copy(update={"start_below": price})
+    assert decide_block(runs).kind is BlockOptionKind.GO_ON
+
+
 def test_a_machine_over_the_price_cap_ends_and_says_so():
     decision = decide_block(overrun(policy={"max_price": {"FAST": "$1.90"}}))
     assert (decision.kind, decision.until) == (BlockOptionKind.KEEP, None)

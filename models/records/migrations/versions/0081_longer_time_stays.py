@@ -9,7 +9,7 @@ from alembic import op
 from sqlalchemy import text
 
 revision = "0081"
-down_revision = "0077"
+down_revision = "0079"
 
 
 def upgrade() -> None:
