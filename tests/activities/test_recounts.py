@@ -1,5 +1,7 @@
 """What a purchase has committed where an older worker counts it too, or no cap bears it."""
 
+from typing import Any
+
 import pytest
 
 from longshore.activities.buying.machine_ends import MachineEnds
@@ -22,7 +24,7 @@ async def longer(tree: Ledger) -> Ledger:
 
 
 async def look(ledger: Ledger, state: MachineState, billed: int) -> bool:
-    (row,) = await ledger.rows("SELECT * FROM machines")
+    row: Any = (await ledger.rows("SELECT * FROM machines"))[0]
     found = Machine(
         provider="runpod", id="pod", name="m", state=state, billed=billed, simulated=True
     )
