@@ -57,6 +57,8 @@ class BlockWorkflow(Started):
         self._let_go = block.let_go
         self._draining = block.draining
         self._woken = False
+        self._until: datetime | None = None
+        """Until when its machine goes on, also where that is not seen by a look yet."""
         self._starting: asyncio.Task[None] | None = None
         """Machines that are brought up in place of those that have ended."""
 
@@ -125,8 +127,12 @@ class BlockWorkflow(Started):
         come as they were seen last, and whoever ends it early is heard."""
         if last is None:
             return await steps.look_at_block(self._ref())
+        if self._until is not None and self._until > last.ends_at:
+            longer = self._until - last.ends_at
+            moments = {"ends_at": self._until, "drain_at": last.drain_at + longer}
+            last = last.model_copy(update=moments)
         try:
-            return await steps.look_at_block(self._ref(), MARKET_TIMEOUT)
+            return await steps.look_at_block(self._ref(), self._left(last))
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
@@ -172,7 +178,8 @@ class BlockWorkflow(Started):
         return bool(verdict.sales) or verdict.kind in _LOOKS_AGAIN
 
     async def _verdict(self, look: BlockLook) -> BlockVerdict:
-        """Return what is decided, in time for the drain, or else the end. Raises ActivityError."""
+        """Return what is decided, in time for the drain, or the end of a block that drains. Raises
+        ActivityError."""
         verdict = await steps.decide_block(self._ref(), self._left(look))
         if verdict.until is None:
             return verdict
@@ -180,20 +187,27 @@ class BlockWorkflow(Started):
             block_id=self._block.block_id, until=verdict.until, uses=verdict.uses
         )
         try:
-            return await steps.go_on(request, self._left(look))
+            return self._noted(request, await steps.go_on(request, self._left(look)))
         except ActivityError as error:
             if is_cancelled_exception(error) or not workflow.patched(_TELLS_LATE):
                 raise
-            again = await steps.look_at_block(self._ref())
+            again = await steps.look_at_block(self._ref(), self._left(look))
             if again.ends_at < request.until:
                 raise
             # Its money is committed, and its nodes may not be told: to run again does that.
-            return await steps.go_on(request, self._left(again))
+            return self._noted(request, await steps.go_on(request, self._left(again)))
+
+    def _noted(self, request: GoOnRequest, verdict: BlockVerdict) -> BlockVerdict:
+        if verdict.kind is BlockOptionKind.GO_ON:
+            self._until = request.until
+        return verdict
 
     def _left(self, look: BlockLook) -> timedelta:
-        drains = not self._draining and look.drain_at > workflow.now()
-        left = (look.drain_at if drains else look.ends_at) - workflow.now()
-        return max(min(left, MARKET_TIMEOUT), DATABASE_TIMEOUT)
+        """Return for how long a step is waited for: until the drain, or the end of a block that
+        drains, and as long as a step may take at least. Waited for until its end, jobs had no time
+        to leave."""
+        by = look.ends_at if self._draining else look.drain_at
+        return max(min(by - workflow.now(), MARKET_TIMEOUT), DATABASE_TIMEOUT)
 
     async def _stop_silent(self, machines: tuple[str, ...]) -> None:
         """Stop machines whose agents do not come back: the next look starts others."""

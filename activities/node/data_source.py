@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from longshore.activities.node.source_links import MOST_FILES, with_linked
-from longshore.activities.node.source_walk import files_below, infos_of
+from longshore.activities.node.source_walk import files_below, infos_of, refusal_or
 from longshore.activities.node.system import boot_clock
 from longshore.activities.own_link import may_read_here
 from longshore.activities.storage import SourceError, connect, is_local, speaking, why_away
@@ -164,9 +164,11 @@ class DataSource:
             try:
                 files = self._files(look)
             except FileNotFoundError as error:
-                if away := why_away(error):
-                    raise away from None
+                if why_away(error):
+                    raise refusal_or(error, without_secrets(self.url)) from None
                 files = []
+            except Exception as error:  # a file system may raise anything
+                raise refusal_or(error, without_secrets(self.url)) from None
         if not files:
             raise SourceError(f"there is nothing at {without_secrets(self.url)}")
         if len(files) > MOST_FILES:

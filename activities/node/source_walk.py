@@ -61,15 +61,22 @@ def infos_of(fs: Any, locations: Sequence[str], look: Look) -> dict[str, dict[st
 
 
 def _of_listed(location: str, error: Exception) -> Exception:
-    """Return what to raise for what was listed and cannot be had: a source that is there and
-    refuses is not away, and what was fetched of it before is not what it has now."""
+    """Return what to raise for what was listed and cannot be had."""
+    if isinstance(error, FileNotFoundError) and why_away(error) is None:
+        return SourceError(f"{shown(without_secrets(location))} is listed, and is not there")
+    return refusal_or(error, f"{shown(without_secrets(location))} is listed, and")
+
+
+def refusal_or(error: Exception, what: str) -> Exception:
+    """Return SourceError where a source is there and refuses `what`, else why that cannot be had.
+
+    One that refuses is not away, and what was fetched of it before is not what it has now.
+    """
     if isinstance(error, FileNotFoundError):
         error = why_away(error) or error
     status = getattr(error, "status", None)
-    if isinstance(error, FileNotFoundError) or status in (404, 410):
-        why = "is not there"
-    elif isinstance(error, PermissionError) or status in (401, 403):
-        why = "may not be read"
-    else:
-        return error
-    return SourceError(f"{shown(without_secrets(location))} is listed, and {why}")
+    if status in (404, 410):
+        return SourceError(f"{what} is not there")
+    if isinstance(error, PermissionError) or status in (401, 403):
+        return SourceError(f"{what} may not be read")
+    return error

@@ -1,4 +1,6 @@
-"""What a purchase commits, where an older worker counts it too, or a cap does not bear it."""
+"""What a purchase has committed where an older worker counts it too, or no cap bears it."""
+
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,7 @@ async def longer(tree: Ledger) -> Ledger:
 
 
 async def look(ledger: Ledger, state: MachineState, billed: int) -> bool:
-    (row,) = await ledger.rows("SELECT * FROM machines")
+    row: Any = (await ledger.rows("SELECT * FROM machines"))[0]
     found = Machine(
         provider="runpod", id="pod", name="m", state=state, billed=billed, simulated=True
     )

@@ -116,10 +116,19 @@ async def test_a_job_is_told_of_data_of_which_a_folder_cannot_be_listed(
     assert "part2/' is listed, and is not there" in box.output(run.record.key, "stderr")
 
 
-@pytest.mark.parametrize("answer", [404, 403])
+@pytest.mark.parametrize(
+    ("path", "answer", "why"),
+    [
+        ("/part1/part2/", 404, "part1/part2/' is listed, and is not there"),
+        ("/part1/part2/", 403, "part1/part2/' is listed, and may not be read"),
+        ("/", 401, "/ may not be read"), ("/", 403, "/ may not be read"),
+        ("/", 404, "there is nothing at"), ("/", 410, "/ is not there"),
+    ],
+)  # fmt: skip
 async def test_what_was_fetched_before_is_not_taken_for_a_source_that_is_there(
-    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int
-):
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, answer: int,
+    why: str,
+):  # fmt: skip
     """A dead link was as a source that is away: the set of before was used for good."""
     monkeypatch.setattr(data_cache, "FIRST_WAIT", 0.001)
     monkeypatch.setattr(data_cache, "_LISTED_FOR", 0)
@@ -133,11 +142,36 @@ async def test_what_was_fetched_before_is_not_taken_for_a_source_that_is_there(
         return {file.path for file in fetch.listing.files}
 
     assert want() == {*ALL}
-    served.answers["/part1/part2/"] = answer
-    with pytest.raises(SourceError, match="part1/part2/' is listed, and "):
+    served.answers[path] = answer
+    with pytest.raises(SourceError, match=why):
         want()
-    served.answers["/part1/part2/"] = 503
+    served.answers[path] = 503
     assert want() == {*ALL}
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "why"),
+    [
+        (401, SourceError, "f.csv may not be read"), (403, SourceError, "f.csv may not be read"),
+        (404, SourceError, "there is nothing at"), (410, SourceError, "there is nothing at"),
+        (503, StoreError, "503"),
+    ],
+)  # fmt: skip
+def test_one_file_that_is_refused_is_not_away(
+    served: Served, answer: int, error: type[Exception], why: str
+):
+    served.answers["/f.csv"] = answer
+    with pytest.raises(error, match=why):
+        paths_of(f"{served.url}f.csv")
+
+
+@pytest.mark.parametrize("path", ["", "/f.csv"])
+def test_a_source_on_this_machine_that_may_not_be_read_is_not_away(path: str):
+    with folder_of_nobody() as top:
+        filled(top / "source").chmod(0)
+        with pytest.raises(SourceError, match="may not be read"):
+            paths_of(f"{(top / 'source').as_uri()}{path}")
+        (top / "source").chmod(0o755)
 
 
 @pytest.mark.parametrize("links", ["", "nowhere", "f.csv"])

@@ -27,6 +27,9 @@ _LASTS = timedelta(seconds=6)
 """From the first look on: enough for some tries on a loaded machine."""
 _UNSEEN = "unseen"
 """A block that is looked at once, and never again."""
+_LATE, _BLIND, _BLIND_ON = "late", "blind", "blind-on"
+"""One whose decision comes after its drain should have begun, and its money never; and two that
+cannot be looked at any more once their money was to be committed, or is."""
 _STEPS = ("decide_block", "go_on")
 _FAILURES = ("ValidationError", "IntegrityError")
 """Of a row that this worker cannot read, and of a rule of the database."""
@@ -43,17 +46,29 @@ class ScriptedBlocks:
         self.done: dict[str, list[str]] = {}
         self.committed: set[str] = set()
         self.seen: set[str] = set()
+        self.drained: dict[str, datetime] = {}
 
     @activity.defn
     async def look_at_block(self, ref: BlockRef) -> BlockLook:
         if ref.block_id == _UNSEEN:
             return self._look_once(ref)
+        if ref.block_id in (_BLIND, _BLIND_ON) and self.tries[ref.block_id]:
+            raise ApplicationError("it cannot be read", type="DataError")
         ends_at = self.began.setdefault(ref.block_id, datetime.now(UTC)) + _LASTS
+        if ref.block_id == _LATE:
+            return self._look_late()
         if ref.block_id in self.committed:
             self.seen.add(ref.block_id)
             ends_at += _LASTS
             return BlockLook(ends_at=ends_at, drain_at=ends_at - timedelta(seconds=5))
         return BlockLook(ends_at=ends_at, drain_at=ends_at - timedelta(seconds=1), goes_on=True)
+
+    def _look_late(self) -> BlockLook:
+        began = self.began[_LATE]
+        return BlockLook(
+            ends_at=began + 5 * _LASTS, drain_at=began + timedelta(seconds=0.1), goes_on=True,
+            over=_LATE in self.drained,
+        )  # fmt: skip
 
     def _look_once(self, ref: BlockRef) -> BlockLook:
         self.tries[ref.block_id] += 1
@@ -65,6 +80,8 @@ class ScriptedBlocks:
     @activity.defn
     async def decide_block(self, ref: BlockRef) -> BlockVerdict:
         self._fail(ref.block_id, "decide_block")
+        if ref.block_id == _LATE:
+            await asyncio.sleep(0.2)
         until = self.began[ref.block_id] + 2 * _LASTS
         kind = BlockOptionKind.GO_ON
         return BlockVerdict(kind=kind, reason="go on", until=until, uses={"job": 7})
@@ -73,6 +90,12 @@ class ScriptedBlocks:
     async def go_on(self, request: GoOnRequest) -> BlockVerdict:
         assert request.uses == {"job": 7}
         self._fail(request.block_id, "go_on")
+        if request.block_id in (_LATE, _BLIND, _BLIND_ON):
+            self.tries[request.block_id] += 1
+        if request.block_id == _BLIND_ON:
+            return BlockVerdict(kind=BlockOptionKind.GO_ON, reason="go on")
+        if request.block_id in (_LATE, _BLIND):
+            raise ApplicationError("it cannot be read", type="DataError")
         self.committed.add(request.block_id)
         if request.block_id not in self.seen:
             raise ApplicationError("its node does not answer")
@@ -82,6 +105,7 @@ class ScriptedBlocks:
     @activity.defn
     async def drain_block(self, ref: BlockRef) -> None:
         self._note(ref, "drain")
+        self.drained[ref.block_id] = datetime.now(UTC)
 
     @activity.defn
     async def stop_machines(self, ref: BlockRef) -> None:
@@ -134,14 +158,43 @@ async def test_the_nodes_of_a_machine_that_goes_on_are_told_late_where_that_took
     assert steps.done["untold"] == ["told", "drain", "stop"], "it drains for its next end"
 
 
+async def test_no_drain_waits_for_what_comes_late(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+):
+    """It waited until the end of the block: no job had time to leave."""
+    steps = ScriptedBlocks()
+    await ended(temporal, monkeypatch, steps, [BlockInput(block_id=_LATE)], within=5)
+    assert steps.tries[_LATE] > 1
+    assert steps.drained[_LATE] - steps.began[_LATE] < 4 * _LASTS
+
+
+async def test_a_machine_ends_that_cannot_be_looked_at_once_its_money_was_to_be_committed(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+):
+    steps = ScriptedBlocks()
+    (end,) = await ended(temporal, monkeypatch, steps, [BlockInput(block_id=_BLIND)])
+    assert end.reason == "its time is over"
+    assert steps.done[_BLIND] == ["drain", "stop"]
+
+
+async def test_a_machine_that_goes_on_does_so_also_where_that_cannot_be_seen(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+):
+    steps = ScriptedBlocks()
+    await ended(temporal, monkeypatch, steps, [BlockInput(block_id=_BLIND_ON)])
+    assert steps.done[_BLIND_ON] == ["drain", "stop"]
+    assert steps.drained[_BLIND_ON] - steps.began[_BLIND_ON] > 1.5 * _LASTS
+
+
 async def ended(
     temporal: Client,
     monkeypatch: pytest.MonkeyPatch,
     steps: ScriptedBlocks,
     blocks: list[BlockInput],
+    within: float = 0.5,
 ) -> list[BlockEnd]:
-    """Follow blocks to their ends."""
-    monkeypatch.setattr(block_module, "DATABASE_TIMEOUT", timedelta(seconds=0.5))
+    """Follow blocks to their ends; a step is waited for so many seconds at least."""
+    monkeypatch.setattr(block_module, "DATABASE_TIMEOUT", timedelta(seconds=within))
     queue = f"blocks-{uuid.uuid4().hex}"
     activities = [
         steps.look_at_block, steps.decide_block, steps.go_on, steps.drain_block,
