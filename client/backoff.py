@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
+from longshore.models.explanation import Explanation
 from longshore.models.job_status import AttemptRecord, JobStatus
 from longshore.models.text import ago, count
-from longshore.models.views import Explanation, JobView
+from longshore.models.views import JobView
 
 _MOST_RECORDS = 20
 """Of attempts, which the status of a job has."""

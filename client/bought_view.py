@@ -9,9 +9,9 @@ from rich.table import Table
 from longshore.client.terminal import Text, a_table, heading, pairs
 from longshore.client.words import cell, zone
 from longshore.models.block_end import BlockOption
+from longshore.models.explanation import Explanation
 from longshore.models.spending import OptionRecord, PurchaseDetail, named
 from longshore.models.text import ago, dollars
-from longshore.models.views import Explanation
 
 
 def purchase_screen(purchase: PurchaseDetail, now: datetime) -> RenderableType:

@@ -8,13 +8,14 @@ from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.dag_view import HeldMutex
 from longshore.models.elements import ElementState
+from longshore.models.explanation import Explanation
 from longshore.models.job_status import JobState, JobStatus
 from longshore.models.placement import Decision, PlacementKind
 from longshore.models.pool import Growth
 from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.spending import BuyingRecord, PurchaseUnderWay
 from longshore.models.text import count
-from longshore.models.views import SPEC_UNREADABLE, UNREADABLE, Explanation, JobView
+from longshore.models.views import SPEC_UNREADABLE, UNREADABLE, JobView
 from longshore.models.visible import brief
 from longshore.scheduling.arrays import aside_text, progress_text
 from longshore.scheduling.buying.buying_status import NO_BUYING, BuyingStatus

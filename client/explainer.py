@@ -51,6 +51,7 @@ from longshore.models.array_view import SlotsAside
 from longshore.models.data import StagedData
 from longshore.models.deadline import DeadlineCost
 from longshore.models.errors import RefusedError, StoredError
+from longshore.models.explanation import Explanation
 from longshore.models.funding_use import Payers
 from longshore.models.growth import GrowthDecision
 from longshore.models.job_status import JobState, JobStatus
@@ -59,7 +60,7 @@ from longshore.models.placement import Decision, PlacementKind, RejectionCode
 from longshore.models.pool import PoolSpec
 from longshore.models.resize import SizeChange
 from longshore.models.settings import Settings
-from longshore.models.views import Explanation, JobView
+from longshore.models.views import JobView
 from longshore.scheduling.bulk.collector import paused
 from longshore.scheduling.deadline import LikelyDuration
 from longshore.scheduling.elastic import changes_of

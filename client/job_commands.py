@@ -11,10 +11,10 @@ from longshore.client.terminal import JSON, LIMIT, Text, note, now, out, print_j
 from longshore.client.why_view import explanation_screen
 from longshore.models.dag_view import DagJobView
 from longshore.models.errors import NotSubmittedError
+from longshore.models.explanation import Explanation
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.text import count
-from longshore.models.views import Explanation
 
 if TYPE_CHECKING:
     from longshore.client.api import Longshore

@@ -42,6 +42,7 @@ from longshore.models.errors import (
     NotSubmittedError,
     StoredError,
 )
+from longshore.models.explanation import Explanation
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import JobState
@@ -50,7 +51,7 @@ from longshore.models.pool import no_such_pool
 from longshore.models.queue_view import QueueView, StartErrorsView
 from longshore.models.settings import Settings
 from longshore.models.text import listed
-from longshore.models.views import Explanation, JobView, NodeView, PoolView
+from longshore.models.views import JobView, NodeView, PoolView
 from longshore.models.visible import brief, visible
 
 T = TypeVar("T")

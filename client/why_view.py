@@ -27,10 +27,10 @@ from longshore.client.job_view import (
 from longshore.client.terminal import Text, a_table, heading, pairs
 from longshore.client.ways_view import ways_table
 from longshore.client.words import SIMULATED, class_of, head_start_of, places_of
+from longshore.models.explanation import Explanation
 from longshore.models.job_status import JobState
 from longshore.models.placement import Candidate, Decision, PlacementKind, Rejection
 from longshore.models.text import ago, amount, count, format_gpus, format_slices
-from longshore.models.views import Explanation
 from longshore.models.visible import in_one_line
 from longshore.scheduling.fair_tree import says_part
 from longshore.scheduling.preemption.due import lottery_words, took_words

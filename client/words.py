@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from longshore.client.terminal import Text
+from longshore.models.explanation import Explanation
 from longshore.models.job_status import JobState
 from longshore.models.mig import SLICES
 from longshore.models.node import NodeState
 from longshore.models.queue_view import QueuedJobView
 from longshore.models.text import NONE, ago, format_places, span
-from longshore.models.views import Explanation, JobView
+from longshore.models.views import JobView
 
 _STYLES = {
     JobState.SUBMITTED: "cyan",

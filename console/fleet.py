@@ -24,6 +24,7 @@ from longshore.models.domains import PoolTopology
 from longshore.models.durations import DurationsView
 from longshore.models.elements import ElementState
 from longshore.models.errors import LongshoreError, UnavailableError
+from longshore.models.explanation import Explanation
 from longshore.models.fund_view import FundView
 from longshore.models.funding_use import FundingState, Leases, Payers, Usage, UsedBy
 from longshore.models.job_report import JobReport
@@ -35,7 +36,7 @@ from longshore.models.schedule import ScheduleView
 from longshore.models.service import EvictedReplica, ReplicaView, ServiceView
 from longshore.models.settings import Settings
 from longshore.models.spending import JobCost
-from longshore.models.views import Explanation, JobView, NodeView, PoolView
+from longshore.models.views import JobView, NodeView, PoolView
 
 KEPT = 1.0
 """Seconds for which the same answer is given to everybody."""

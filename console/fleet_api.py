@@ -18,12 +18,13 @@ from longshore.models.dag_view import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
 from longshore.models.durations import NAME_FORM as KEY_FORM
 from longshore.models.durations import DurationsView
+from longshore.models.explanation import Explanation
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import JobState
 from longshore.models.labels import NAME_FORM, Selector, parse_selector
 from longshore.models.queue_view import QueueHistory, QueueView, StartErrorsView
 from longshore.models.schedule import ScheduleView
-from longshore.models.views import Explanation, JobView, NodeView, PoolView
+from longshore.models.views import JobView, NodeView, PoolView
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     **{status: PROBLEMS[status] for status in (401, 422, 503)},

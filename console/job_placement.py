@@ -5,11 +5,12 @@ from collections.abc import Collection, Iterable, Sequence
 
 from longshore.console.escaping import escape
 from longshore.console.parts import PICKED, cell, number, table, when
+from longshore.models.explanation import Explanation
 from longshore.models.gang import GangPlan, PlannedGroup
 from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
 from longshore.models.preemption import Way
 from longshore.models.text import amount, and_more, count, format_gpus, format_slices
-from longshore.models.views import AttemptView, Explanation
+from longshore.models.views import AttemptView
 
 MOST_NODES = 60
 """Rows of nodes that are listed one by one."""

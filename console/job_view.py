@@ -14,6 +14,7 @@ from longshore.console.formats import with_code
 from longshore.console.jobs_view import label_link, link, waited, waits
 from longshore.console.parts import SIMULATED_GPUS, facts, number, table, when
 from longshore.console.purchases_view import link as purchase_link
+from longshore.models.explanation import Explanation
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import JobState
@@ -28,7 +29,7 @@ from longshore.models.text import (
     span,
 )
 from longshore.models.units import format_bytes
-from longshore.models.views import Explanation, JobView
+from longshore.models.views import JobView
 from longshore.scheduling.preemption.due import took_words
 
 

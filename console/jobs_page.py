@@ -25,9 +25,9 @@ from longshore.models.errors import (
     NotFoundError,
     NotSubmittedError,
 )
+from longshore.models.explanation import Explanation
 from longshore.models.job_report import JobReport
 from longshore.models.labels import parse_selector
-from longshore.models.views import Explanation
 
 PATH = lists.PATH
 _STATES = {name: name.capitalize() for name in lists.STATES}

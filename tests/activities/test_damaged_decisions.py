@@ -11,9 +11,9 @@ from longshore.activities.queue_views import QueueViews
 from longshore.activities.views import Views
 from longshore.client.explainer import Explainer
 from longshore.client.why_view import explanation_screen
+from longshore.models.explanation import Explanation
 from longshore.models.placement import PlacementKey, PlacementKind
 from longshore.models.settings import Settings
-from longshore.models.views import Explanation
 from tests.support.ledger import Ledger
 from tests.support.screens import drawn
 

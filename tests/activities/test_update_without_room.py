@@ -6,9 +6,9 @@ from temporalio.client import Client
 from longshore.activities.serving.update_room import replaced_by
 from longshore.activities.views import Views
 from longshore.client.explainer import Explainer
+from longshore.models.explanation import Explanation
 from longshore.models.serving import EngineStage
 from longshore.models.settings import Settings
-from longshore.models.views import Explanation
 from tests.support.recorded_service import RecordedService
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

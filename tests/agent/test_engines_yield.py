@@ -15,6 +15,7 @@ import pytest
 from longshore.client.api import Longshore
 from longshore.client.place import ModelName, place_live
 from longshore.client.service_readiness import is_settled
+from longshore.models.explanation import Explanation
 from longshore.models.job import JobSpec
 from longshore.models.job_request import FILLS
 from longshore.models.job_status import JobState
@@ -24,7 +25,6 @@ from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.serving import ModelSpec
 from longshore.models.settings import Settings
-from longshore.models.views import Explanation
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches
 from tests.support.gguf_models import Model, write

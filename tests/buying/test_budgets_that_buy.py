@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from longshore.client.api import Longshore
+from longshore.models.explanation import Explanation
 from longshore.models.forecast import ForecastKind
 from longshore.models.funding import Budget, Quotas, Tenant
 from longshore.models.job_status import JobState
-from longshore.models.views import Explanation
 from tests.buying.buyer import Buyer
 from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec, reaches

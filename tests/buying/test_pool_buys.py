@@ -14,9 +14,9 @@ from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
 from longshore.models.block import block_workflow_id
 from longshore.models.buying_policy import BuyingPolicy, Caps
+from longshore.models.explanation import Explanation
 from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
-from longshore.models.views import Explanation
 from longshore.workers.doctor.buying import checks
 from longshore.workers.doctor.findings import Finding
 from tests.buying.buyer import DOLLAR, Buyer, an_offer, pod_option

@@ -13,10 +13,10 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
+from longshore.models.explanation import Explanation
 from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from longshore.models.spending import PurchaseUnderWay
-from longshore.models.views import Explanation
 from tests.buying.buyer import Buyer
 from tests.buying.test_pool_buys import may_buy
 from tests.support.console import RunningConsole

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 import psycopg
 from temporalio.client import Client
 
+from longshore.models.explanation import Explanation
 from longshore.models.settings import Settings
-from longshore.models.views import Explanation
 from tests.client.conftest import Command
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

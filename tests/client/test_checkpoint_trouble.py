@@ -1,8 +1,8 @@
 """What is wrong with the checkpoints of a job that runs is told wherever somebody asks for it."""
 
 from longshore.console.job_view import why_html
+from longshore.models.explanation import Explanation
 from longshore.models.node_messages import Progress
-from longshore.models.views import Explanation
 from tests.client.conftest import Command
 from tests.support.screens import NOW
 from tests.support.scripted_node import ScriptedNode

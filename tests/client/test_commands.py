@@ -16,11 +16,12 @@ import pytest
 
 from longshore.models.block import FOR_SALE
 from longshore.models.departures import DISK_REFUSES
+from longshore.models.explanation import Explanation
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobResult
 from longshore.models.node_messages import ProcessReport, Progress
 from longshore.models.settings import Settings
-from longshore.models.views import Explanation, JobView, PoolView, Submission
+from longshore.models.views import JobView, PoolView, Submission
 from tests.client.conftest import Command, Ran
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

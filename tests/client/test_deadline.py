@@ -14,13 +14,14 @@ from longshore.models.dag import DagSpec
 from longshore.models.deadline import DeadlineOutlook
 from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
+from longshore.models.explanation import Explanation
 from longshore.models.forecast import Forecast
 from longshore.models.job import JobSpec
 from longshore.models.moment import said_at
 from longshore.models.preemption import WayKind
 from longshore.models.queue_view import QueueView
 from longshore.models.settings import Settings
-from longshore.models.views import Explanation, JobView
+from longshore.models.views import JobView
 from longshore.scheduling.deadline import deadlines_in_vain
 from tests.client.conftest import Command, Ran
 from tests.client.test_begin import submit

@@ -12,13 +12,13 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.client.preempt import PreemptionDryRun
+from longshore.models.explanation import Explanation
 from longshore.models.forecast import Forecast, ForecastKind
 from longshore.models.fund_view import FundView
 from longshore.models.funding_use import Leases, Usage
 from longshore.models.funding_views import BudgetEdit
 from longshore.models.job_report import JobReport
 from longshore.models.settings import Settings
-from longshore.models.views import Explanation
 from tests.client.conftest import Command, Ran
 from tests.support.funding import envelope, tenant
 from tests.support.ledger import Ledger

@@ -11,13 +11,14 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.client.preempt import PreemptionDryRun
+from longshore.models.explanation import Explanation
 from longshore.models.forecast import Forecast, ForecastKind
 from longshore.models.money import micro_of
 from longshore.models.node_messages import ProcessReport
 from longshore.models.preemption import Way, WayKind
 from longshore.models.settings import Settings
 from longshore.models.text import format_gpus, listed
-from longshore.models.views import Explanation, JobView
+from longshore.models.views import JobView
 from tests.client.conftest import Command, Ran
 from tests.support.market import RunningMarket
 from tests.support.scripted_node import ScriptedNode

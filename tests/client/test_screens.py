@@ -13,6 +13,7 @@ from longshore.client.why_view import explanation_screen
 from longshore.client.words import styled
 from longshore.console.parts import chip
 from longshore.models.elements import ElementState
+from longshore.models.explanation import Explanation
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import AttemptRecord, JobResult, JobState
@@ -29,11 +30,7 @@ from longshore.models.pool import Growth
 from longshore.models.preemption import PreemptionPlan, Spared, TakenSpare, Way, WayKind
 from longshore.models.retry import FailureClass
 from longshore.models.spending import JobCost, PurchaseUnderWay
-from longshore.models.views import (
-    AttemptShare,
-    AttemptView,
-    Explanation,
-)
+from longshore.models.views import AttemptShare, AttemptView
 from longshore.scheduling.buying.buying_status import BuyingStatus
 from tests.support.screens import MINUTE, NOW, a_job, a_running_job, a_status, drawn
 

@@ -11,9 +11,9 @@ from longshore.client.held_data import held_on_nodes, holds_table
 from longshore.console.held_data import held_html
 from longshore.console.job_view import why_html
 from longshore.models.data import HeldData, StagedData, name_of_python
+from longshore.models.explanation import Explanation
 from longshore.models.job import JobSpec
 from longshore.models.node_messages import Progress
-from longshore.models.views import Explanation
 from tests.client.conftest import Command
 from tests.support.packing import NOW
 from tests.support.scripted_node import ScriptedNode

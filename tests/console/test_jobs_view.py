@@ -25,6 +25,7 @@ from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.code import Code
 from longshore.models.deadline import DeadlineCost, DeadlineJudgment, DeadlineOutlook
 from longshore.models.elements import ElementState
+from longshore.models.explanation import Explanation
 from longshore.models.gang import DomainRoom, GangPlan, NodeShare, PlannedGroup
 from longshore.models.growth import GrowthDecision
 from longshore.models.job import JobSpec
@@ -45,7 +46,7 @@ from longshore.models.pool import PoolSpec
 from longshore.models.preemption import PreemptionPlan, Way, WayKind
 from longshore.models.retry import FailureClass
 from longshore.models.spending import BuyingRecord, OptionRecord
-from longshore.models.views import AttemptShare, AttemptView, Explanation, JobView, PoolView
+from longshore.models.views import AttemptShare, AttemptView, JobView, PoolView
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

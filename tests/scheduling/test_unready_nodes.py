@@ -9,12 +9,13 @@ import pytest
 from longshore.client.explain import explain
 from longshore.models.block import FOR_SALE, mend_of_sale
 from longshore.models.departures import CORDONED_BY_HAND, DISK_REFUSES, DRAINED_BY_HAND
+from longshore.models.explanation import Explanation
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.job_status import JobState
 from longshore.models.node import GPU, GPUParts, Node, NodeState
 from longshore.models.placement import Decision, PlacementKind, RejectionCode
-from longshore.models.views import Explanation, JobView
+from longshore.models.views import JobView
 from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.packer import place
 from longshore.scheduling.unready_nodes import look_past_states
