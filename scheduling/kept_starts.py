@@ -30,7 +30,8 @@ LATER_STARTS = 64
 LATER_LOOKS = 64_000
 """Nodes that are looked at for them: a plan of 10,000 nodes is dear as it is."""
 GANG_LOOKS = 4
-"""Of a gang at each node: its start is looked for at several moments."""
+"""Of a gang at each node: its start is looked for at several moments. At more where none is found,
+as far as nodes are asked then."""
 
 
 def most_later(nodes: int) -> int:
@@ -64,6 +65,9 @@ class KeptStarts:
         self._given_back: GivenBack | None = None
         self._read_to = 0
         """As many moves of nodes are in what these give back."""
+        self.asked_in_vain = 0
+        """Nodes that were asked when gangs could start that have no start, each as often as it
+        was: after the plan is made."""
         self._keeps_now = False
         """Whether a place is kept from now on, for who has waited long."""
 
@@ -91,7 +95,13 @@ class KeptStarts:
     def first_of_gang(self, job: JobRequest, nodes: GangNodes) -> tuple[datetime, Shares] | None:
         """Return when a gang can start first, and its nodes then; None when that is not known."""
         given_back = self._given_back_now()
-        return first_gang_start(job, nodes, self._policy, self._columns.now, given_back)
+        asked: list[int] = []
+        found = first_gang_start(
+            job, nodes, self._policy, self._columns.now, given_back, asked.append
+        )
+        if found is None and self.beyond:
+            self.asked_in_vain += sum(asked)
+        return found
 
     def _given_back_now(self) -> GivenBack:
         moved = self._columns.moved

@@ -364,7 +364,7 @@ class Planner:
             if key in in_vain:
                 continue
             looks -= len(self.columns.views) * (GANG_LOOKS if job.gang else 1)
-            if len(found) == self._later or looks < 0:
+            if len(found) == self._later or looks < self.kept.asked_in_vain:
                 break
             if (told := self._wait_later(job)).estimated_start is not None:
                 found[job.id] = told.model_copy(update={"start_kept": False})

@@ -33,7 +33,14 @@ def raised_caps(turn: Turn, missing: int) -> Iterator[Sequence[tuple[int, int]]]
         if raised:
             helped = True
             yield raised
-    if over and not helped and (raised := _enough(turn, _needed(turn, over))):
+    if helped or not over:
+        return
+    needed = _needed(turn, over)
+    raised = _enough(turn, needed)
+    if raised is None and needed != over:
+        # Of those that it needs by itself others may take all first.
+        raised = _enough(turn, over)
+    if raised:
         yield raised
 
 

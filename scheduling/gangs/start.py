@@ -23,7 +23,12 @@ _TICK = timedelta(microseconds=1)
 
 
 def first_gang_start(
-    job: JobRequest, nodes: GangNodes, policy: PackingPolicy, now: datetime, given_back: GivenBack
+    job: JobRequest,
+    nodes: GangNodes,
+    policy: PackingPolicy,
+    now: datetime,
+    given_back: GivenBack,
+    note: Callable[[int], None] = lambda _: None,
 ) -> tuple[datetime, Shares] | None:
     """Return when the whole gang can start, and its nodes then; None when that is not known.
 
@@ -31,7 +36,7 @@ def first_gang_start(
     gives enough of them to the gang nothing is asked; from then on the nodes that have any. More
     is free at every later end of a hold, until reservations or the ends of nodes come in between:
     so the search goes on in ever longer steps and halves the last one, and what it finds holds,
-    though an earlier time may too.
+    though an earlier time may too. Of each look it is to `note` how many nodes are asked.
     """
     ends = {hold.end for view in nodes.views for hold in (*view.holds, *view.reserved)}
     times = sorted(end for end in ends if end > now)
@@ -43,6 +48,7 @@ def first_gang_start(
         if start not in found:
             places = bounds.places_at(start)
             some = None if places is None else nodes.at(places)
+            note(len(places or ()))
             found[start] = some and shares_from(job, some, policy, start, answers)
         return found[start] is not None
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from longshore.models.job_request import JobRequest
 from longshore.models.placement import CyclePlan, Decision, PackingPolicy, PlacementKind
+from longshore.models.topology import SameConformance
 from longshore.scheduling import planner
 from longshore.scheduling.cycle import foresee, mix_kept, plan, plan_cached
 from longshore.scheduling.guarantee import may_come_first
@@ -136,6 +137,35 @@ def test_a_large_plan_looks_at_few(monkeypatch: pytest.MonkeyPatch) -> None:
     full = node.model_copy(update={"gpus": FULL.gpus})
     made = plan(queue, [full], [RUNS], ONE, NOW, later=9)
     assert [hours(each) for each in made.decisions] == [1, 2, 3, 4, None]
+
+
+def test_gangs_that_find_no_start_at_many_looks_count_for_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Enough GPUs are given back again and again, of nodes that are not alike."""
+    nodes = [
+        in_domain("a", f"n{n:02}", busy=range(8)).model_copy(update={"conformance": f"c{n}"})
+        for n in range(32)
+    ]
+    runs = [running(f"on-{n}", f"n{n:02}", range(8), HOUR * (1 + n)) for n in range(32)]
+    queue = [a_job("kept", gpus=8, submitted_at=NOW)] + [
+        a_gang(
+            16, id=f"g{n}", submitted_at=NOW + n * timedelta(minutes=1),
+            expected_duration=n * HOUR, same_conformance=SameConformance.REQUIRE,
+        )
+        for n in range(1, 33)
+    ]  # fmt: skip
+    asked = list[str]()
+    wait_later = planner.Planner._wait_later  # pyright: ignore[reportPrivateUsage]
+
+    def counted(self: planner.Planner, job: JobRequest) -> Decision:
+        asked.append(job.id)
+        return wait_later(self, job)
+
+    monkeypatch.setattr(planner.Planner, "_wait_later", counted)
+    monkeypatch.setattr(planner, "LATER_LOOKS", 32 * 4 * 32)
+    plan(queue, nodes, runs, ONE, NOW, later=64)
+    assert 1 < len(asked) < 10, "counted fourfold all 32 would be asked"
 
 
 def test_what_a_cycle_would_do_with_a_job_says_it_too() -> None:

@@ -190,6 +190,23 @@ def test_of_several_caps_only_those_are_raised_that_have_to_be_and_by_no_more(
     assert ((found.cap, found.gpus), *found.other_caps) == raised
 
 
+def test_caps_are_raised_together_where_those_that_it_needs_by_itself_go_to_others_first():
+    """By itself it needs the second cap alone: but that is for the one ahead, who wants 3."""
+    envelopes = [owned(1, "red", 4, sharing=Sharing.NONE), owned(2, "red", 5)]
+    caps = [capped(1, "red", 2, [1]), capped(2, "red", 2, [1, 2]), capped(3, "red", 4, [2])]
+    facts = facts_of(tree(red=None), envelopes, caps)
+    wanted = use("w", "red", 5, where=WAITING)
+    ahead = [use("x", "red", 3, where=WAITING)]
+    room = Room(facts, NOW)
+    fund(room, ahead)
+    helps = explain(room, wanted, {}, ahead).remedies
+    (found,) = [each for each in helps if each.what is Helps.CAP]
+    assert ((found.cap, found.gpus), *found.other_caps) == ((1, 5), (2, 6))
+    _, then = evaluated(facts._replace(caps=raised(facts, {1: 5, 2: 6})), NOW)
+    fund(then, ahead)
+    assert cover(then, wanted).funded
+
+
 def test_no_more_sponsors_are_named_than_are_needed():
     lending = Lending(to=("red",), max=9)
     envelopes = [
