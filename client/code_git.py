@@ -141,7 +141,7 @@ def diff_to_commit(folder: Path, taken: Collection[str]) -> bytes:
     def diff(*asked: str) -> bytes:
         said = read_with_git(
             folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--relative",
-            "--ignore-submodules=dirty", *asked, looks_at_files=True,
+            "--ignore-submodules=dirty", "--submodule=short", *asked, looks_at_files=True,
         )  # fmt: skip
         return said.stdout if said is not None else b""
 

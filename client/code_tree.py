@@ -153,16 +153,24 @@ def read_with_git(
     folder: Path, *asked: str, looks_at_files: bool = False
 ) -> subprocess.CompletedProcess[bytes] | None:
     """Ask Git about a folder so that nothing which its repository names is run, also where it
-    `looks_at_files`, and nothing in it is written. None without Git.
+    `looks_at_files`, and nothing in it is written. None without Git, and where an old one
+    cannot be kept from that.
 
     This does not reach submodules: they have settings of their own.
     """
     env = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}
     # Of an object that a partial clone lacks it would ask a remote, by programs of its settings.
-    env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "", "LC_ALL": "C"}
+    # An older Git knows nothing of the first, and has each way forbidden.
+    env |= {
+        "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "GIT_OPTIONAL_LOCKS": "0",
+        "LC_ALL": "C",
+    }  # fmt: skip
     try:
-        if looks_at_files:
-            env |= _as_settings(_own_filters(_run(env, folder, *_FILTERS)), env)
+        if looks_at_files and (own := _own_filters(_filters(env, folder))):
+            env |= _as_settings(own, env)
+            counts = {key: value for _, key, value in _filters(env, folder)}
+            if any(counts.get(key) != value for key, value in own.items()):
+                return None  # Git before 2.31 takes no settings from variables
         return _run(env, folder, *asked)
     except OSError:
         return None
@@ -175,16 +183,27 @@ def _run(env: Mapping[str, str], folder: Path, *asked: str) -> subprocess.Comple
     )  # fmt: skip
 
 
-_FILTERS = ("config", "--show-scope", "-z", "--get-regexp", r"^filter\.")
+_NONE_SET = 1
+"""How `git config` ends where nothing is set."""
 
 
-def _own_filters(said: subprocess.CompletedProcess[bytes]) -> dict[str, str]:
+def _filters(env: Mapping[str, str], folder: Path) -> list[tuple[str, str, str]]:
+    """Return the settings of filters, the one that counts last: who sets each, its name and value.
+    Raises OSError where Git, before 2.26, does not say who."""
+    said = _run(env, folder, "config", "--show-scope", "-z", "--get-regexp", r"^filter\.")
+    if said.returncode not in (0, _NONE_SET):
+        raise OSError(said.stderr)
+    words = os.fsdecode(said.stdout).split("\0")[:-1]
+    pairs = zip(words[::2], words[1::2], strict=True)
+    told = ((scope, setting.partition("\n")) for scope, setting in pairs)
+    return [(scope, key, value) for scope, (key, _, value) in told]
+
+
+def _own_filters(filters: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     """Return settings by which of the filters that a repository sets those of its user are run,
     and no other."""
     own, others = dict[str, str](), dict[str, str]()
-    words = os.fsdecode(said.stdout).split("\0")[:-1]
-    for scope, setting in zip(words[::2], words[1::2], strict=True):
-        key, _, value = setting.partition("\n")
+    for scope, key, value in filters:
         (own if scope in ("system", "global", "command") else others)[key] = value
     found = dict[str, str]()
     for key in others:

@@ -47,9 +47,10 @@ IN_FLIGHT = 6
 _TRIES = 60
 _BETWEEN_TRIES = 1.0
 """Seconds between tries where a sweep is just removing what an upload would count on."""
-_LOCKED_TRIES = 8
-"""Waits, each as long as the database has patience, for another machine that stores the same."""
-_WAITS = "Waiting for a submit on another machine, which stores the same code"
+_LOCKED_TRIES = 40
+"""Waits, each as long as the database has patience, for another submit that stores the same, or
+objects that both have: as long together as a snapshot of 50,000 files may take."""
+_WAITS = "Waiting for another submit, which stores the same code or a part of it"
 
 Told = Callable[[int, int], None]
 """Hears how many bytes were sent of how many."""
@@ -133,29 +134,30 @@ async def _upload(
     sent: set[str] = set()
     sent_bytes = locked = 0
     for _ in range(_TRIES):
-        async with to.database.transaction() as connection:
-            is_there = await lease_snapshot(connection, to.tenant, digest)
-        if anew or not is_there:
-            with uncollected():
-                sender = _Sender(found.files, contents, to, told, anew=anew)
-            try:
-                parts = await sender.send()
-            except SpecError:
-                await asyncio.to_thread(sender.forget, folder)
-                raise
-            sent, sent_bytes = sent | sender.sent, sent_bytes + sender.sent_bytes
-            try:
+        try:
+            async with to.database.transaction() as connection:
+                is_there = await lease_snapshot(connection, to.tenant, digest)
+            if anew or not is_there:
+                with uncollected():
+                    sender = _Sender(found.files, contents, to, told, anew=anew)
+                try:
+                    parts = await sender.send()
+                except SpecError:
+                    await asyncio.to_thread(sender.forget, folder)
+                    raise
+                finally:
+                    sent, sent_bytes = sent | sender.sent, sent_bytes + sender.sent_bytes
                 snapshot = await in_thread_uncollected(_snapshot, found, contents, parts, digest)
                 await store_snapshot(to.database, to.store, to.tenant, snapshot, anew=anew)
-            except StaleError:
-                await asyncio.sleep(_BETWEEN_TRIES)
-                continue
-            except LockedError:
-                if (locked := locked + 1) >= _LOCKED_TRIES:
-                    raise
-                if locked == 1:
-                    waits(_WAITS)
-                continue
+        except StaleError:
+            await asyncio.sleep(_BETWEEN_TRIES)
+            continue
+        except LockedError:
+            if (locked := locked + 1) >= _LOCKED_TRIES:
+                raise
+            if locked == 1:
+                waits(_WAITS)
+            continue
         files = sum(contents[file.path] in sent for file in found.files)
         code = Code(
             snapshot=digest, files=len(found.files),

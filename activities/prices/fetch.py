@@ -5,6 +5,7 @@ from datetime import timedelta
 from importlib import metadata
 from typing import NoReturn
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from longshore.activities.own_link import (
     OF_THE_LINK,
@@ -62,10 +63,11 @@ async def _body(url: str) -> bytes:
         "Accept-Encoding": "identity",
     }
     limits = ClientTimeout(total=ANSWER_WITHIN, sock_connect=CONNECT_WITHIN)
+    # What aiohttp takes from the environment has the passwords of a .netrc with it.
     session = await session_to_others(
-        here=True, timeout=limits, headers=headers, trust_env=True, cookie_jar=DummyCookieJar()
+        here=True, timeout=limits, headers=headers, cookie_jar=DummyCookieJar()
     )
-    async with session, session.get(url, allow_redirects=False) as answer:
+    async with session, session.get(url, allow_redirects=False, proxy=_proxy(url)) as answer:
         status = answer.status
         if 300 <= status < 400:
             _refuse(url, "was redirected, which is not followed: name where it leads to")
@@ -81,6 +83,17 @@ async def _body(url: str) -> bytes:
             if len(data) > MOST_BYTES:
                 _refuse(url, f"has more than {MOST_BYTES:,} bytes: leave out what is long past")
         return bytes(data)
+
+
+def _proxy(url: str) -> str | None:
+    """Return the proxy of the environment for a URL."""
+    parts = urlsplit(url)
+    if proxy_bypass(parts.netloc):
+        return None
+    proxies = getproxies()
+    found = proxies.get(parts.scheme) or proxies.get("all") or ""
+    named = found if "://" in found or not found else f"http://{found}"
+    return named if named.startswith(("http://", "https://")) else None
 
 
 def _refuse(url: str, why: str) -> NoReturn:

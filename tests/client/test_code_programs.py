@@ -1,6 +1,8 @@
 """A folder may come with settings of Git that somebody else wrote: a submit runs none of the
 programs that they name."""
 
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -88,7 +90,7 @@ def test_files_of_lfs_are_seen_through_its_own_filter(
 
 
 def test_what_a_partial_clone_lacks_is_fetched_by_no_program_of_its_settings(
-    folder: Path, tmp_path: Path
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     blob = git(folder, "rev-parse", "HEAD:train.py")
     (folder / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
@@ -98,5 +100,34 @@ def test_what_a_partial_clone_lacks_is_fetched_by_no_program_of_its_settings(
         "core.sshCommand": f"touch {tmp_path}/ran; false", "protocol.ssh.allow": "always",
     }.items():  # fmt: skip
         git(folder, "config", name, value)
+    forbidden = {**os.environ, "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": ""}
+    ran = subprocess.run(
+        ["git", "diff"], cwd=folder, env=forbidden, capture_output=True, check=False
+    )
+    monkeypatch.setenv("GIT_TRACE", str(tmp_path / "trace"))
     look(folder)
+    assert not (tmp_path / "ran").exists()
+    # Before it connects, a `git fetch` may do more: what fetch.bundleURI names, with a helper.
+    fetched = "built-in: git fetch" in (tmp_path / "trace").read_text()
+    assert not fetched or b"lazy fetching disabled" not in ran.stderr, (
+        "this Git knows the variable"
+    )
+
+
+@pytest.mark.parametrize(
+    "lacks",
+    ["unset GIT_CONFIG_COUNT", 'case "$*" in *--show-scope*) exit 129;; esac'],
+    ids=["before 2.31", "before 2.26"],
+)
+def test_an_old_git_that_can_be_kept_from_no_filter_looks_at_no_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    (folder / ".gitattributes").write_text("* filter=x\n")
+    git(folder, "config", "filter.x.clean", f"touch {tmp_path}/ran; cat")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "git").write_text(f'#!/bin/sh\n{lacks}\nexec {shutil.which("git")} "$@"\n')
+    (programs / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=":")
+    assert look(folder) == b""
     assert not (tmp_path / "ran").exists()

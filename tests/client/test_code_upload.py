@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -273,7 +274,7 @@ async def test_a_slow_submit_of_another_machine_is_waited_for_and_not_without_en
     over.set()
     await other
     await hasty.close()
-    assert said == ["Waiting for a submit on another machine, which stores the same code"]
+    assert said == ["Waiting for another submit, which stores the same code or a part of it"]
 
 
 async def test_a_snapshot_may_take_longer_to_store_than_a_database_to_answer(
@@ -293,6 +294,38 @@ async def test_a_snapshot_may_take_longer_to_store_than_a_database_to_answer(
     place.database = hasty
     uploaded = await place.upload()
     assert place.stored(uploaded).digest == uploaded.code.snapshot
+    await hasty.close()
+
+
+async def test_who_submits_what_a_slow_submit_stores_a_part_of_waits_for_it(
+    place: Place, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder was changed while its last snapshot is still on its way, and shares objects."""
+    place.write(some_files(5))
+    put, hasty = ArtifactStore.put_snapshot, Database(database_url, patience=timedelta(0, 0.1))
+    stores, go_on, said = asyncio.Event(), threading.Event(), list[str]()
+    loop = asyncio.get_running_loop()
+
+    def slowly(store: ArtifactStore, tenant: str, digest: str, content: bytes) -> None:
+        loop.call_soon_threadsafe(stores.set)
+        assert go_on.wait(30)
+        put(store, tenant, digest, content)
+
+    def heard(words: str) -> None:
+        said.append(words)
+        go_on.set()
+
+    monkeypatch.setattr(ArtifactStore, "put_snapshot", slowly)
+    first = asyncio.create_task(place.upload())
+    await stores.wait()
+    place.write({"more.py": b"more"})
+    found = replace(find_files(place.folder), commit=None, changed=False)
+    with CodeCache(place.root / "cache.sqlite") as cache:
+        to = UploadTo(hasty, place.store, "default", cache)
+        second = await upload(place.folder, found, to, waits=heard)
+    assert (second.sent_files, len(said)) == (1, 1)
+    assert place.contents(await first) == some_files(5)
+    assert place.contents(second) == some_files(5) | {"more.py": b"more"}
     await hasty.close()
 
 

@@ -4,6 +4,7 @@ import gzip
 import logging
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +105,35 @@ async def test_a_name_that_leads_to_the_own_link_once_it_is_connected_to_is_refu
     with pytest.raises(SpecError, match="address of the machine's own link"):
         await fetch_series(f"{server.url}/prices", HOUR)
     assert not server.requests
+
+
+async def test_no_password_of_this_machine_is_sent(
+    server: ScriptedHTTP, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """Whoever names a series would get what a .netrc has of the host, or has of any."""
+    (tmp_path / "netrc").write_text("default login me password secret\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    server.on("GET /prices", Reply(CSV))
+    await fetch_series(f"{server.url}/prices", HOUR)
+    (asked,) = server.requests
+    assert not {"authorization", "proxy-authorization"} & asked.headers.keys()
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "all_proxy"])
+async def test_a_proxy_of_the_environment_is_asked(
+    server: ScriptedHTTP, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    for each in ("http_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(each, raising=False)
+        monkeypatch.delenv(each.upper(), raising=False)
+    monkeypatch.setenv(name, server.url.replace("http://", "http://me:word@"))
+    server.on("GET /prices", Reply(CSV))
+    await fetch_series("http://prices.invalid/prices", HOUR)
+    (asked,) = server.requests
+    assert asked.headers["host"] == "prices.invalid"
+    assert "proxy-authorization" in asked.headers
+    assert "authorization" not in asked.headers
+    monkeypatch.setenv("no_proxy", ".invalid")
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        await fetch_series("http://prices.invalid/prices", HOUR)
