@@ -129,10 +129,9 @@ class Longshore(
         """
         job = job_input(spec, key=key, held=held)
         many = too_many(spec.array, self.settings.most_array_elements) if spec.array else ""
-        odd = urls_without_host(spec)
-        if wrong := (*job.refused, *odd, *filter(None, (spec.too_large, many))):
+        if wrong := (*job.refused, *filter(None, (spec.too_large, many))):
             raise SpecError(f"job {spec.name}", wrong)
-        late = deadlines_in_vain(spec, datetime.now(UTC))
+        late = (*urls_without_host(spec), *deadlines_in_vain(spec, datetime.now(UTC)))
         if late and not (key and await self._was_taken(new_job_id(spec, key))):
             raise SpecError(f"job {spec.name}", late)
         job_id = new_job_id(spec, key)

@@ -4,6 +4,7 @@ import hashlib
 import os
 import stat
 import tempfile
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -164,7 +165,14 @@ def _is_of_git(path: str) -> bool:
     """Return whether a file belongs to a Git repository itself: of its settings and hooks Git runs
     programs, at any command in the folder. As in Git, which has none of these in a commit; some
     file systems take all ways to write the name for one."""
-    return any(part.casefold() in (".git", "git~1") for part in path.split("/"))
+    return any(_as_any_system(part) in (".git", "git~1") for part in path.split("/"))
+
+
+def _as_any_system(name: str) -> str:
+    """Return a name without what file systems pass over in it: case, letters that are not seen
+    (HFS+), dots and blanks at its end, a stream (NTFS)."""
+    seen = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    return seen.partition(":")[0].rstrip(". ").casefold()
 
 
 def _stays(folder: Path, target: Path, link: str) -> bool:

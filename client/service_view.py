@@ -77,7 +77,7 @@ def served_line(
         is_ = _revision(now, revision) if now else None
         if was and is_ and was.model == is_.model and was.model_revision != is_.model_revision:
             parts.append(f"of which revision {was.model_revision} to {is_.model_revision}")
-        if was and is_ and was.runtime != is_.runtime:
+        if was and is_ and was.runtime and is_.runtime and was.runtime != is_.runtime:
             parts.append(f"runtime {was.runtime} to {is_.runtime}")
         if before.spec.model != spec.model:
             parts[0] += f" (before: {before.spec.model})"
