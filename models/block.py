@@ -56,6 +56,9 @@ class BlockInput(StartInput):
     takes_up: bool = False
     """It was terminated, and the rest of its time is used again."""
     draining: bool = False
+    seen: "BlockLook | None" = None
+    """Its drain and its end as the run before saw them: for where it cannot be looked at any more.
+    """
     look_every: Duration = timedelta(minutes=5)
 
     def own_id(self, found: str) -> str:

@@ -66,7 +66,7 @@ class BlockWorkflow(Started):
     async def run(self, block: BlockInput) -> BlockEnd:
         if block.takes_up:
             await steps.take_up_block(self._ref())
-        look: BlockLook | None = None
+        look = block.seen
         while True:
             look = await self._look(look)
             reason = self._reason_to_end(look)
@@ -88,11 +88,13 @@ class BlockWorkflow(Started):
             await self._wait(look)
             if self._starting is None and workflow.info().is_continue_as_new_suggested():
                 await workflow.wait_condition(workflow.all_handlers_finished)
+                seen = BlockLook(ends_at=look.ends_at, drain_at=look.drain_at)
                 workflow.continue_as_new(
                     block.model_copy(
                         update={
                             "let_go": self._let_go,
                             "draining": self._draining,
+                            "seen": seen,
                             "takes_up": False,
                         }
                     )

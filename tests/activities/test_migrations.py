@@ -1,5 +1,6 @@
 """The migrations make what the classes of `models/records` say, once, however often they run."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -29,7 +30,9 @@ from longshore.models.errors import RefusedError, UnavailableError
 from longshore.models.records.tables import SQLModel
 from longshore.workers.stack import Stack
 from tests.support.databases import database_of
+from tests.support.ledger import WAITING_FOR_LOCKS
 from tests.support.local_stack import ROOT, free_ports
+from tests.support.waiting import eventually
 
 _UPGRADE = (
     "import sys; from longshore.activities.migrations import upgrade; print(upgrade(sys.argv[1]))"
@@ -106,6 +109,21 @@ def test_several_processes_may_upgrade_at_once(empty_url: str):
     assert [code for _, code in ended] == [0] * 3, ended
     assert {out.strip() for (out, _), _ in ended} == {newest_revision()}
     assert current_revision(empty_url) == newest_revision()
+
+
+async def test_an_upgrade_locks_what_workers_lock_in_their_order(stack: Stack):
+    """From 0077: a worker has the row of a purchase, and writes a node before it commits."""
+    with (
+        database_of(stack, "0077") as url,
+        psycopg.connect(url) as worker,
+        psycopg.connect(url, autocommit=True) as other,
+    ):
+        worker.execute("SELECT FROM purchases FOR NO KEY UPDATE")
+        upgrading = asyncio.create_task(asyncio.to_thread(upgrade, url))
+        await eventually(lambda: other.execute(WAITING_FOR_LOCKS).fetchone() == (1,))
+        worker.execute("UPDATE nodes SET expires_at = now()")
+        worker.commit()
+        assert await upgrading == newest_revision()
 
 
 def test_a_server_that_is_not_there_is_said_to_be_away():

@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from temporalio import activity
+from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
@@ -148,6 +148,21 @@ async def test_the_machines_of_a_block_stop_that_cannot_be_looked_at_any_more(
     assert end.reason == "its time is over"
     assert steps.done[_UNSEEN] == ["drain", "stop"]
     assert steps.tries[_UNSEEN] > 2, "it was tried again"
+
+
+async def test_its_machines_stop_also_where_no_look_comes_once_its_workflow_runs_anew(
+    temporal: Client, monkeypatch: pytest.MonkeyPatch
+):
+    """With a history of its own: a block of more than a day, or one that fails for so long."""
+    steps = ScriptedBlocks()
+    monkeypatch.setattr(block_module, "MARKET_TIMEOUT", timedelta(seconds=2))
+    monkeypatch.setattr(block_module, "_LOOK_AGAIN", timedelta(seconds=0.2))
+    monkeypatch.setattr(
+        workflow.Info, "is_continue_as_new_suggested", lambda info: info.continued_run_id is None
+    )
+    (end,) = await ended(temporal, monkeypatch, steps, [BlockInput(block_id=_UNSEEN)])
+    assert end.reason == "its time is over"
+    assert steps.done[_UNSEEN] == ["drain", "stop"]
 
 
 async def test_the_nodes_of_a_machine_that_goes_on_are_told_late_where_that_took_too_long(

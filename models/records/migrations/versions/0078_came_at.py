@@ -11,6 +11,9 @@ down_revision = "0077"
 
 
 def upgrade() -> None:
+    # All that this and 0079 lock, in the order in which workers lock their rows: an upgrade is one
+    # transaction, and with the nodes first workers would wait for it, and it for them.
+    op.execute("LOCK TABLE purchases, orders, nodes")
     op.execute(
         "ALTER TABLE nodes ADD COLUMN came_at timestamptz NOT NULL DEFAULT clock_timestamp()"
     )
