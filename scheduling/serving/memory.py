@@ -58,11 +58,11 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
         if (found := OF_LAYER.match(tensor.name)) is not None:
             of_layers[int(found[1])] += tensor.size
     check_keys(shape)
-    check_rotation(shape)
     check_layers(shape, of_layers)
     check_alike(shape)
     check_tensors(shape)
     check_norms(shape)
+    check_rotation(shape)
     caches = [
         _cells_of(shape, layer, serving) * _row(shape, layer, serving.cache_type)
         for layer in range(shape.layers)
