@@ -308,8 +308,8 @@ _ADMIT = """
            firmware = excluded.firmware,
            expires_at = CASE WHEN nodes.block_id IS NULL THEN excluded.expires_at
                              ELSE nodes.expires_at END,
-           came_at = CASE WHEN nodes.block_id IS NOT DISTINCT FROM excluded.block_id
-                          THEN nodes.came_at ELSE clock_timestamp() END,
+           came_at = CASE WHEN excluded.block_id <> coalesce(nodes.block_id, '')
+                          THEN clock_timestamp() ELSE nodes.came_at END,
            registered_at = clock_timestamp()
     RETURNING epoch
 """

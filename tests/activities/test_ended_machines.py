@@ -89,6 +89,18 @@ async def test_a_machine_stays_idle_across_registrations_of_its_agent(lost: Ledg
     assert await lost.value(since) == await lost.value("SELECT ended_at FROM placements")
 
 
+async def test_a_node_that_comes_with_another_block_has_just_come(lost: Ledger):
+    """A host of one's own whose agent was started by hand for a block, months after it came."""
+    came = "SELECT came_at FROM nodes WHERE id = 'p.1'"
+    first = await lost.value(came)
+    await lost.rows("UPDATE nodes SET block_id = NULL WHERE id = 'p.1'")
+    await lost.register("p.1", boot="boot-2", gpus=2, block="p.1")
+    at = await lost.value(came)
+    assert at > first
+    await lost.register("p.1", boot="boot-3", gpus=2, block="p.1")
+    assert await lost.value(came) == at
+
+
 class Pods:
     """A market whose machines are billed as they run."""
 
