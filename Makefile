@@ -114,14 +114,15 @@ clean: ## Remove caches, and the virtual environment
 	@rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist site *.egg-info
 
 # The lock has a hash for every file, and only wheels are taken: nothing is built from
-# unpinned parts. The project itself is linked in place with the setuptools of the lock.
+# unpinned parts. The project itself is linked in place with the setuptools of the lock, by a plain
+# path: pyright and editors follow no import hook.
 $(STAMP): requirements.lock pyproject.toml
 	@$(make-venv)
 	@echo "Installing the packages of requirements.lock into $(VENV) (about 250 MB, the first time)"
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-input --require-hashes \
 	  --only-binary :all: -r requirements.lock | awk '/(Downloading|Using cached).* MB\)/'
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check --no-input --quiet \
-	  --no-deps --no-build-isolation --no-index -e .
+	  --no-deps --no-build-isolation --no-index --config-settings editable_mode=compat -e .
 	@touch $@
 	@echo "Installed. Next: make up, or make demo"
 
