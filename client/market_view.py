@@ -14,7 +14,7 @@ from longshore.client.words import SIMULATED, period
 from longshore.models.market import Capabilities, NoQuote
 from longshore.models.market_memory import HistoryPoint, Quality
 from longshore.models.price import PriceAnswer
-from longshore.models.text import NONE, ago, dollars, format_dollars, format_duration
+from longshore.models.text import NONE, ago, count, dollars, format_dollars, format_duration
 
 _ROWS = 6
 """Of a chart."""
@@ -48,13 +48,15 @@ def quotes_in_place(quotes: Sequence[Quote], now: datetime, height: int) -> Grou
 
 def quote_line(quote: Quote) -> str:
     """Return a quote in one line, for what is not a terminal."""
-    about = f"{quote.gpus} GPUs of {quote.instance_type} at {_name(quote)}"
+    about = f"{count(quote.gpus, 'GPU')} of {quote.instance_type} at {_name(quote)}"
     answer = quote.answer
     if isinstance(answer, NoQuote):
         return f"{about}: no quote, {answer.detail or answer.reason.value}"
     limit = format_dollars(answer.limit)
     if answer.average is None:
-        return f"{about}: limit {limit}, and the asks hold {answer.ask_liquidity} GPUs only"
+        return (
+            f"{about}: limit {limit}, and the asks hold {count(answer.ask_liquidity, 'GPU')} only"
+        )
     return f"{about}: limit {limit}, average {format_dollars(answer.average)}"
 
 

@@ -169,7 +169,11 @@ def estimate_table(found: ModelMemory) -> Table:
 
     types = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in found.tensor_types.items())
     requests = count(serving.concurrency, "request")
-    add("weights", found.weights, types if found.files == 1 else f"{found.files} files: {types}")
+    add(
+        "weights",
+        found.weights,
+        types if found.files == 1 else f"{count(found.files, 'file')}: {types}",
+    )
     if found.adapters:
         add("adapters", found.adapters, "LoRA")
     if found.cache or not found.state:

@@ -9,7 +9,7 @@ from longshore.client.terminal import Text, a_table, heading, pairs
 from longshore.client.words import SIMULATED, moment
 from longshore.models.market import Level, NoQuote, OrderBook
 from longshore.models.price import CountedLevel, PriceAnswer
-from longshore.models.text import format_dollars, span
+from longshore.models.text import count, price, span
 from longshore.scheduling.prices.words import left_out_words
 
 _BAR = 24
@@ -49,10 +49,12 @@ def render_no_quote(answer: NoQuote, book: OrderBook) -> RenderableType:
 
 def _headline(answer: PriceAnswer) -> Text:
     style = "bold green" if answer.sufficient else "bold yellow"
-    head = Text(f"{format_dollars(answer.limit)} per GPU-hour", style=style)
+    head = Text(f"{price(answer.limit)} per GPU-hour", style=style)
     place = f" in {answer.place_name}" if answer.place_name else ""
     where = _provider(answer.provider, answer.simulated) + place
-    head.append(f"  for {answer.needed:,} GPUs of {answer.instance_type} at {where}", style="none")
+    head.append(
+        f"  for {count(answer.needed, 'GPU')} of {answer.instance_type} at {where}", style="none"
+    )
     return head
 
 
@@ -84,7 +86,7 @@ def _side(
             table.add_row("...")
         one, before = side[position], position
         table.add_row(
-            Text(format_dollars(one.level.price), style=style),
+            Text(price(one.level.price), style=style),
             f"{one.level.gpus:,}",
             f"{one.cumulative:,}",
             _lasts(one.level),
@@ -111,14 +113,14 @@ def _bar(cumulative: int, total: int) -> str:
 
 def _metrics(answer: PriceAnswer) -> Iterable[tuple[str, RenderableType]]:
     if answer.marginal is not None and answer.average is not None:
-        yield "marginal", f"{format_dollars(answer.marginal)} for the last GPU"
-        yield "average", f"{format_dollars(answer.average)} for {answer.bought:,} GPUs bought"
+        yield "marginal", f"{price(answer.marginal)} for the last GPU"
+        yield "average", f"{price(answer.average)} for {count(answer.bought, 'GPU')} bought"
     if answer.cost_per_hour is not None:
-        yield "cost", f"{format_dollars(answer.cost_per_hour)} an hour"
-    yield "at most", f"{format_dollars(answer.worst_per_hour)} an hour, at the limit"
+        yield "cost", f"{price(answer.cost_per_hour)} an hour"
+    yield "at most", f"{price(answer.worst_per_hour)} an hour, at the limit"
     if answer.spread is not None:
-        yield "spread", format_dollars(answer.spread)
-    yield "liquidity", f"{answer.ask_liquidity:,} GPUs asked, {answer.bid_liquidity:,} bid"
+        yield "spread", price(answer.spread)
+    yield "liquidity", f"{count(answer.ask_liquidity, 'GPU')} asked, {answer.bid_liquidity:,} bid"
     if answer.left_out:
         yield "left out", left_out_words(answer.left_out)
     yield "updated", moment(answer.observed_at)

@@ -19,7 +19,7 @@ from longshore.client.terminal import (
     width_of_ids,
 )
 from longshore.models.money import micro_of_text
-from longshore.models.text import amount, format_dollars
+from longshore.models.text import amount, price
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
@@ -105,7 +105,7 @@ def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) 
             each.id, each.provider, str(each.nodes), each.instance_type, each.state.value,
             cell(each.starts_at, now()) if each.starts_at else "-",
             cell(each.ends_at, now()) if each.ends_at else "-",
-            format_dollars(each.price_micro_usd), each.paid_so_far,
+            price(each.price_micro_usd), each.paid_so_far,
             each.reason or each.decided,
         )  # fmt: skip
     show(table)
@@ -130,7 +130,7 @@ def block(
     of, decision = found.block, found.decision
     say(
         f"block {of.id} ({of.state.value}): {of.nodes} x {of.instance_type} at {of.provider},"
-        f" {format_dollars(of.price_micro_usd)} a GPU-hour"
+        f" {price(of.price_micro_usd)} a GPU-hour"
         + (f", until {clock(of.ends_at, now())}" if of.ends_at else "")
     )
     say(of.sum_in_words)

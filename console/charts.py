@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from longshore.models.money import MICRO
 from longshore.models.price import CountedLevel, PriceAnswer
+from longshore.models.text import count
 
 ASK, BID, LIMIT, FAINT = "#d9534a", "#2e9b57", "#c08a00", "rgba(128,140,155,.28)"
 AVERAGE = "#4a86d8"
@@ -46,8 +47,9 @@ def depth(
 def depth_words(answer: PriceAnswer) -> str:
     """Return in words what the depth chart shows."""
     return (
-        f"Depth of the book: {answer.ask_liquidity} GPUs asked in {len(answer.asks)} entries, "
-        f"{answer.bid_liquidity} GPUs bid in {len(answer.bids)}."
+        f"Depth of the book: {count(answer.ask_liquidity, 'GPU')} asked in "
+        f"{len(answer.asks)} entries, "
+        f"{count(answer.bid_liquidity, 'GPU')} bid in {len(answer.bids)}."
     )
 
 

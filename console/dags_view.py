@@ -109,7 +109,9 @@ def drawing_html(dag: DagView) -> str:
     joins = {step.name: step.join for step in dag.steps}
     lines = "".join(_line(line, joins[line.to]) for line in drawn.lines)
     boxes = "".join(_box(step, drawn.boxes[step.name]) for step in dag.steps)
-    words = f"{len(dag.steps)} jobs from left to right: {told(dag)}. The list below has all."
+    words = (
+        f"{count(len(dag.steps), 'job')} from left to right: {told(dag)}. The list below has all."
+    )
     return (
         f'<svg class="dag" viewBox="0 0 {drawn.width} {drawn.height}" width="{drawn.width}"'
         f' height="{drawn.height}"'

@@ -149,7 +149,7 @@ def _apart(uses: Iterable[BlockUse]) -> list[list[BlockUse]]:
 
 def _in_words(block: BlockDetail) -> str:
     jobs = sorted({use.job for use in block.uses})
-    ran = f"{len(jobs)} jobs: {', '.join(jobs[:8])}" if jobs else "no job yet"
+    ran = f"{count(len(jobs), 'job')}: {', '.join(jobs[:8])}" if jobs else "no job yet"
     return f"Block {block.id} over time, {ran}"
 
 

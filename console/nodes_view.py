@@ -255,7 +255,7 @@ def _folded_row(line: Line, asked: dict[str, str]) -> str:
     mark = f" {SIMULATED_GPUS}" if first.simulated else ""
     jobs = len({gpu.job_id for node in line.nodes for gpu in node.gpus if gpu.job_id})
     return (
-        f'<tr class="folded"><th scope="row">{count(nodes)} nodes'
+        f'<tr class="folded"><th scope="row">{count(nodes, "node")}'
         f"<small>{escape(line.nodes[0].id)} to {escape(line.nodes[-1].id)}</small></th>"
         f"<td>{chip(state_of(first))}</td>"
         f"<td>{what}: {count(gpus, 'GPU')}"

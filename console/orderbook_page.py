@@ -256,7 +256,7 @@ class OrderbookPage:
 
 
 def _remark(gpus: int, more: str = "") -> str:
-    return "; ".join(part for part in (f"{gpus:,} GPUs", more) if part)
+    return "; ".join(part for part in (f"{count(gpus, 'GPU')}", more) if part)
 
 
 def _whole(text: str | None, otherwise: int) -> int:

@@ -7,7 +7,7 @@ from longshore.console.escaping import escape
 from longshore.console.formats import clock, percent, with_code
 from longshore.models.market import Level, NoQuote, NoQuoteReason
 from longshore.models.price import CountedLevel, PriceAnswer, Slippage
-from longshore.models.text import count, dollars, places_of, price, shorter_prices, span
+from longshore.models.text import count, dollars, places_of, price, span
 
 ROWS = 14
 """Rows of a table; the recommended one is shown in any case."""
@@ -36,7 +36,7 @@ def answer_html(answer: PriceAnswer) -> str:
         f'<div class="price" data-limit="{answer.limit}">{price(answer.limit)} {unit}</div>'
         f'<div class="label">{_bought(answer)}</div></div>'
         f'<dl class="facts">{rows}</dl>'
-        f'<p class="reason">{escape(shorter_prices(answer.reason))}.</p>'
+        f'<p class="reason">{escape(answer.reason)}.</p>'
     )
 
 
@@ -82,7 +82,9 @@ def levels_html(
         rows = f'<tr><td class="none" colspan="4">{_NOBODY[side]}</td></tr>'
     elif more := levels[most:]:
         gpus = levels[-1].cumulative - shown[-1].cumulative
-        rows += f'<tr class="more"><td colspan="4">{len(more)} more, {count(gpus)} GPUs</td></tr>'
+        rows += (
+            f'<tr class="more"><td colspan="4">{len(more)} more, {count(gpus, "GPU")}</td></tr>'
+        )
     heads = "".join(
         f'<th scope="col">{name}</th>' for name in ("$/GPU-hour", "GPUs", "Total", "Holds")
     )
@@ -162,7 +164,6 @@ _NOTES = {
 
 
 def _note(warning: str) -> str:
-    warning = shorter_prices(warning)
     word, colon, rest = warning.partition(": ")
     if colon and word in _NOTES:
         return f"<li><b>{_NOTES[word]}.</b> {escape(_sentence(rest))}</li>"
@@ -174,7 +175,7 @@ def _sentence(text: str) -> str:
 
 
 def _bought(answer: PriceAnswer) -> str:
-    text = f"for {count(answer.bought)} GPUs"
+    text = f"for {count(answer.bought, 'GPU')}"
     if answer.bought != answer.needed:
         text += f", as {count(answer.needed)} come in whole lots"
     return f"{text}, in {escape(answer.place_name)}" if answer.place_name else text

@@ -13,7 +13,7 @@ from longshore.models.base import Instant, Wire
 from longshore.models.market import Window
 from longshore.models.money import MicroDollars
 from longshore.models.price import PriceAnswer
-from longshore.models.text import format_dollars
+from longshore.models.text import count, format_dollars
 
 MARKET_WATCH_WORKFLOW = "MarketWatchWorkflow"
 MARKET_WATCH_SCHEDULE = "longshore-market-watch"
@@ -167,7 +167,7 @@ class MarketSeen(Wire):
         if self.outcome is not PollOutcome.STORED or self.best_ask is None:
             return f"{about}: {self.outcome.value}{self.detail and f', {self.detail}'}"
         limits = ", ".join(
-            f"limit {format_dollars(limit)} for {gpus} GPUs"
+            f"limit {format_dollars(limit)} for {count(gpus, 'GPU')}"
             for gpus, limit in sorted(self.limits.items())
         )
         return f"{about}: lowest ask {format_dollars(self.best_ask)}" + (limits and f"; {limits}")

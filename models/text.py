@@ -5,14 +5,13 @@ What people write is read by `models.units` (durations) and `models.money` (doll
 have a unit of their own, are in `models.units` both ways.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Literal
 
 from longshore.models.mig import first_slice
-from longshore.models.money import CENT, MICRO, micro_of
+from longshore.models.money import CENT, MICRO
 
 MOST_NODES = 4
 """That a sentence names with their GPUs."""
@@ -22,7 +21,6 @@ NONE = "–"
 _FEW = 10
 """Hours or days that the next smaller unit is told with."""
 _UNITS = (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
-_EXACT_PRICE = re.compile(r"\$([\d,]+\.\d{3,6})")
 
 
 def span(duration: timedelta, *, units: int = 2) -> str:
@@ -120,11 +118,6 @@ def format_dollars(micro: int) -> str:
     whole, rest = divmod(abs(micro), MICRO)
     places = f"{rest:06d}".rstrip("0").ljust(2, "0")
     return f"{sign}${whole:,}.{places}"
-
-
-def shorter_prices(text: str) -> str:
-    """Return a sentence with the prices in it as `price` writes them."""
-    return _EXACT_PRICE.sub(lambda found: price(micro_of(found[1].replace(",", ""))), text)
 
 
 def count(number: float, noun: str = "") -> str:

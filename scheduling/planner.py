@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.placement import CyclePlan, Decision, PackingPolicy, PlacementKind
+from longshore.models.text import count
 from longshore.models.topology import Gang
 from longshore.scheduling import bulk, elastic
 from longshore.scheduling.bulk.collector import paused
@@ -302,7 +303,7 @@ class Planner:
         start, shares = found
         need = Need.of(job, self.policy)
         between = self.kept.keep_gang(job, need, shares, self._gang_nodes.positions, start)
-        until = f"it waits for {len(shares)} nodes {format_start(start)}"
+        until = f"it waits for {count(len(shares), 'node')} {format_start(start)}"
         if self.kept.beyond:
             until = may_start_later(start)
         return decision.model_copy(

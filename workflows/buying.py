@@ -22,6 +22,7 @@ with workflow.unsafe.imports_passed_through():
         BuyingRequest,
         purchase_workflow_id,
     )
+    from longshore.models.text import count
     from longshore.workflows.block import BlockWorkflow
     from longshore.workflows.options import MARKET_HEARTBEAT_TIMEOUT
     from longshore.workflows.purchase import PurchaseWorkflow
@@ -52,7 +53,7 @@ class BuyingWorkflow:
                 request,
                 id=purchase_workflow_id(purchase_id),
                 parent_close_policy=ParentClosePolicy.ABANDON,
-                static_summary=f"{request.nodes} nodes for pool {buying.pool}",
+                static_summary=f"{count(request.nodes, 'node')} for pool {buying.pool}",
             )
         workflow.set_current_details(
             "\n".join([bought.reason, "", *(f"- {line}" for line in bought.considered)])

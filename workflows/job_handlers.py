@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.node_messages import Prepare
     from longshore.models.placement import Placed
     from longshore.models.resize import Resize, ResizeReply, ResizeRequest
+    from longshore.models.text import count
     from longshore.workflows import attributes, steps
     from longshore.workflows.described import described_update
     from longshore.workflows.elastic_attempt import Change
@@ -164,7 +165,7 @@ class JobHandlers(JobRecord):
             self._resizing -= 1
         if (size := reply.in_place or reply.restarts) is not None:
             by = resize.reason or "by its user"
-            said = f"from {reply.gpus} to {size} GPUs" if reply.in_place else reply.reason
+            said = f"from {reply.gpus} to {count(size, 'GPU')}" if reply.in_place else reply.reason
             reason = as_reason(f"resized {by}: {said}")
             told = InterruptRequest(attempt=here.attempt, reason=reason, gpus_left=size)
             grows = reply.in_place is not None and size > (reply.gpus or 0)

@@ -42,7 +42,7 @@ from longshore.models.purchase import (
     RequoteRequest,
     StateChange,
 )
-from longshore.models.text import format_duration
+from longshore.models.text import count, format_duration
 from longshore.workflows.options import (
     BOUGHT_RETRY,
     DATABASE_RETRY,
@@ -71,7 +71,7 @@ async def leave_orders(purchase_id: str) -> LeftOrders:
 async def intend_order(intent: OrderIntent) -> Intended:
     return await _store(
         OrderActivities.intend_order, intent,
-        f"store order {intent.key}: {intent.nodes} nodes by option {intent.option + 1}",
+        f"store order {intent.key}: {count(intent.nodes, 'node')} by option {intent.option + 1}",
         retry=DATABASE_RETRY,
     )  # fmt: skip
 

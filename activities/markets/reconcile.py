@@ -17,7 +17,7 @@ from longshore.models.base import Instant, Wire
 from longshore.models.errors import LongshoreError
 from longshore.models.market import Machine, Order, Side
 from longshore.models.purchase import worst_cost
-from longshore.models.text import format_dollars
+from longshore.models.text import count, format_dollars
 from longshore.scheduling.prices.fills import cost
 
 MARGIN = timedelta(minutes=2)
@@ -136,7 +136,7 @@ def _unknown_order(order: Order) -> MarketFinding:
     return MarketFinding(
         provider=order.provider, kind=Mismatch.ORDER, id=order.id, name=order.key or "",
         cost_micro_usd=_taken(order), since=order.created_at,
-        detail=f"{order.side.value} {order.nodes} nodes of {order.instance_type}: "
+        detail=f"{order.side.value} {count(order.nodes, 'node')} of {order.instance_type}: "
         f"{order.state.value}",
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ from longshore.models.data import SEPARATOR, STATE, DataSet, variable_of
 from longshore.models.errors import StoreError
 from longshore.models.job import JobSpec
 from longshore.models.retry import FailureClass
-from longshore.models.text import count
+from longshore.models.text import and_more, count
 from longshore.models.units import format_bytes
 from longshore.models.visible import brief, shown
 from longshore.scheduling.staging import Wanted
@@ -204,7 +204,8 @@ async def bring_sets(
         said = [f"{name}: {why}" for name, why in sets.missing.items()]
         for name, fetch in sets.fetches.items():
             for path, why in [*fetch.failed.items()][:1]:
-                more = f" and {len(fetch.failed) - 1} more files" if len(fetch.failed) > 1 else ""
+                more = and_more(len(fetch.failed) - 1, "file")
+                more = f" {more}" if more else ""
                 said.append(f"{name}/{path}{more}: {why}")
         return (*_sizes(sets), said)
     except ForbiddenError as error:
@@ -314,7 +315,8 @@ def _words(name: str, fetch: Fetch) -> str:
         here, total = format_bytes(fetch.bytes_here), format_bytes(fetch.listing.total)
         said = f"fetching its data {name}: {here} of {total}"
     else:
-        said = f"fetching its data {name}: {fetch.files_here} of {len(fetch.listing.files)} files"
+        files = count(len(fetch.listing.files), "file")
+        said = f"fetching its data {name}: {fetch.files_here} of {files}"
     return f"{said}{_why_slow(fetch)}".encode(errors="replace").decode()  # it names files
 
 

@@ -12,7 +12,7 @@ from longshore.models.job_request import JobRequest
 from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
 from longshore.models.price import PriceNeed
 from longshore.models.purchase import MOST_NODES
-from longshore.models.text import format_dollars
+from longshore.models.text import count, format_dollars
 from longshore.scheduling.buying.exclusions import in_allowed_places, sells, why_excluded
 from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from longshore.scheduling.prices.book import BookColumns
@@ -161,7 +161,7 @@ class BlockSource:
             return priced
         walked = priced.walked
         if walked is None:
-            short = f"the asks hold {priced.total} of {priced.bought} GPUs"
+            short = f"the asks hold {priced.total} of {count(priced.bought, 'GPU')}"
             return NoQuote(reason=NoQuoteReason.LEFT_OUT, detail=short)
         if cap is not None and walked.marginal > cap:
             over = (

@@ -13,6 +13,7 @@ from longshore.models.buying import MarketView, Option, OptionKind, Unmet, Unmet
 from longshore.models.job import Tier
 from longshore.models.market import NoQuote, Window
 from longshore.models.purchase import MOST_NODES
+from longshore.models.text import count
 from longshore.scheduling.buying.costs import (
     Candidate,
     Scene,
@@ -69,7 +70,7 @@ def seed_options(
     order = blocks if large else [*pods, *blocks]
     options = [waiting(scene), *pods, *blocks]
     choice = next((option for option in order if not option.lost), options[0])
-    why = f"the rule takes {choice.title} for {short} GPUs"
+    why = f"the rule takes {choice.title} for {count(short, 'GPU')}"
     # Costs decide between books alone: so only another book bounds what this one may cost.
     near = below_the_next(choice, blocks) if choice in blocks else choice
     wider = with_substitutes(scene, near, (), [o for o in offers if _suits(scene, o, lacking)])

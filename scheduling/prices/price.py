@@ -9,10 +9,11 @@ from datetime import datetime
 
 import numpy as np
 
+from longshore.models import text
 from longshore.models.market import Level, NoQuote
 from longshore.models.market import OrderBook as Book
 from longshore.models.price import CountedLevel, LeftOut, PriceAnswer, PriceNeed, Slippage
-from longshore.models.text import count, format_dollars
+from longshore.models.text import count
 from longshore.scheduling.prices.book import BookColumns, Columns, microseconds
 from longshore.scheduling.prices.limit import Priced, Walk, find_limit, walk
 
@@ -151,9 +152,9 @@ def _slippage(priced: Priced) -> Iterator[Slippage]:
 def _warnings(priced: Priced, spread: int | None) -> Iterator[str]:
     needed, total = priced.need.gpus, priced.total
     if not priced.sufficient:
-        yield f"insufficient: the asks hold {total:,} of the {needed:,} GPUs needed"
+        yield f"insufficient: the asks hold {total:,} of the {count(needed, 'GPU')} needed"
     elif total < 2 * needed:
-        yield f"thin: the asks hold {total:,} GPUs, less than twice the {needed:,} needed"
+        yield f"thin: the asks hold {count(total, 'GPU')}, less than twice the {needed:,} needed"
     largest = int(priced.asks.gpus.max()) / total
     if len(priced.asks) == 1:
         yield "one seller: there is a single ask"
@@ -162,35 +163,31 @@ def _warnings(priced: Priced, spread: int | None) -> Iterator[str]:
     lowest = int(priced.asks.price[0])
     if spread is not None and spread > WIDE_SPREAD * lowest:
         yield (
-            f"wide spread: the highest bid, {format_dollars(lowest - spread)}, is "
-            f"{spread / lowest:.0%} below the lowest ask, {format_dollars(lowest)}"
+            f"wide spread: the highest bid, {text.price(lowest - spread)}, is "
+            f"{spread / lowest:.0%} below the lowest ask, {text.price(lowest)}"
         )
     if spread is not None and spread < 0:
         yield (
-            f"crossed book: the highest bid, {format_dollars(lowest - spread)}, is above the "
-            f"lowest ask, {format_dollars(lowest)}"
+            f"crossed book: the highest bid, {text.price(lowest - spread)}, is above the "
+            f"lowest ask, {text.price(lowest)}"
         )
 
 
 def _reason(priced: Priced) -> str:
-    limit, asks = format_dollars(priced.limit), len(priced.asks)
+    limit, asks = text.price(priced.limit), len(priced.asks)
     walked = priced.walked
     if walked is None:
         return (
             f"{limit} is the lowest of {count(asks, 'ask')}: together they hold "
-            f"{priced.total:,} of {priced.need.gpus:,} GPUs"
+            f"{priced.total:,} of {count(priced.need.gpus, 'GPU')}"
         )
     best = next(level for level in priced.scored if level.index == priced.index)
     first = priced.scored[0]
     against = "the first that holds enough"
     if best is not first:
-        against = f"against {first.score:.3f} of {format_dollars(first.price)}, {against}"
+        against = f"against {first.score:.3f} of {text.price(first.price)}, {against}"
     return (
         f"{limit} (ask {priced.index + 1} of {asks}) scores {best.score:.3f}, {against}; "
-        f"{_gpus(walked.bought)} {format_dollars(walked.average)} on average, "
-        f"{format_dollars(walked.marginal)} for the last"
+        f"{count(walked.bought, 'GPU')} at {text.price(walked.average)} on average, "
+        f"{text.price(walked.marginal)} for the last"
     )
-
-
-def _gpus(number: int) -> str:
-    return f"{number:,} GPU costs" if number == 1 else f"{number:,} GPUs cost"

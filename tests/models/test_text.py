@@ -16,7 +16,6 @@ from longshore.models.text import (
     format_slices,
     listed,
     price,
-    shorter_prices,
     span,
 )
 
@@ -54,7 +53,6 @@ def test_money_is_rounded_to_cents_and_a_cap_up() -> None:
 def test_what_is_below_a_cent_and_a_price_with_parts_of_one_have_four_places() -> None:
     assert [amount(micro) for micro in (9_999, 10_000, 0)] == ["$0.0100", "$0.01", "$0.00"]
     assert [price(micro) for micro in (2_099_998, 2_123_400, None)] == ["$2.10", "$2.1234", "–"]
-    assert shorter_prices("the ask of $1,002.099998") == "the ask of $1,002.10"
 
 
 def test_things_are_counted() -> None:

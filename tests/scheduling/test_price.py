@@ -262,12 +262,12 @@ def test_slippage_doubles_lots_up_to_the_whole_book() -> None:
 def test_the_reason_is_a_sentence() -> None:
     assert priced(a_book(), 64).reason == (
         "$25.00 (ask 3 of 6) scores 1.492, against 1.200 of $24.50, the first that holds enough; "
-        "64 GPUs cost $24.25 on average, $24.50 for the last"
+        "64 GPUs at $24.25 on average, $24.50 for the last"
     )
 
 
 def test_one_gpu_costs() -> None:
-    assert "; 1 GPU costs $" in priced(a_book(), 1).reason
+    assert "; 1 GPU at $" in priced(a_book(), 1).reason
 
 
 def test_sums_are_exact_beyond_64_bits() -> None:
