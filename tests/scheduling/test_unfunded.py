@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from longshore.models.funding import ITSELF, Payer, PoolFunding
 from longshore.models.job_request import JobRequest
-from longshore.models.placement import PackingPolicy, PlacementKind
+from longshore.models.placement import PackingPolicy, PackingRule, PlacementKind
 from longshore.models.preemption import BuyQuote, PreemptionPlan, RunningWork
 from longshore.scheduling import cycle
 from longshore.scheduling.order import queue_order
@@ -19,6 +19,7 @@ from longshore.scheduling.preemption.plan import plan_preemption
 from longshore.scheduling.preemption.stoppable import Stoppable
 from longshore.scheduling.thresholds import held_back, not_bought_for
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
+from tests.support.packing_scenes import Scene, scenes
 from tests.support.preemption import MINUTE, RULES, a_work, nodes_with, saved
 
 RED, BLUE = Payer(frozenset({"red"})), Payer(frozenset({"blue"}))
@@ -259,6 +260,21 @@ def test_without_budgets_all_is_as_before():
     queue = [a_job(f"job-{n}", priority=n % 3, submitted_at=NOW - timedelta(minutes=n))
              for n in range(6)]  # fmt: skip
     assert queue_order(queue, nobody, NOW) == queue_order(queue, POLICY, NOW)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@given(scenes(linked=True, gangs=True, sensitive=True), st.sampled_from(PackingRule))
+def test_without_budgets_a_plan_is_the_same_to_the_byte(
+    compiled: bool, scene: Scene, rule: PackingRule
+):
+    plans = [
+        cycle.plan(
+            scene.queue, scene.nodes, scene.running,
+            POLICY.model_copy(update={"rule": rule, "funding": funding}), NOW, compiled=compiled,
+        ).model_dump_json()
+        for funding in (None, PoolFunding({}, {}, frozenset()))
+    ]  # fmt: skip
+    assert plans[0] == plans[1]
 
 
 def test_of_a_job_over_its_quota_the_quota_is_told_and_not_that_it_has_no_budget():
