@@ -13,7 +13,7 @@ from longshore.activities.funding.views import tenants_view
 from longshore.client.budget_view import tenants_table
 from longshore.models.messages import CycleReply, LeaseEnd, ReleaseRequest
 from longshore.models.placement import Decision, PlacementKey
-from tests.support.funding import envelope, tenant
+from tests.support.funding import envelope, job_of, tenant
 from tests.support.ledger import Ledger
 from tests.support.packing import a_job
 from tests.support.screens import drawn
@@ -310,8 +310,33 @@ async def test_a_job_over_a_hard_quota_waits_and_says_so(ledger: Ledger):
     assert await running(ledger) == jobs[1:]
 
 
+async def test_hours_of_all_nodes_count_also_while_a_job_runs(ledger: Ledger):
+    """Q4 and Q5 of the seed: 10 h on 4 nodes of 4 GPUs are 160 GPU-hours, and 5 h on 2 that
+    run still are 40."""
+    await tenant(ledger, "red", budget=False)
+    for number in range(6):
+        await ledger.register(f"n{number}", gpus=4)
+        await job_of(ledger, f"job-{number}", "red", tuple(range(4)), node=f"n{number}")
+    ended = {"since": 10, "jobs": [f"job-{number}" for number in range(4)], "over": True}
+    run = {"since": 5, "jobs": ["job-4", "job-5"], "over": False}
+    async with ledger.database.transaction() as connection:
+        await connection.execute(text("SET LOCAL session_replication_role = replica"))
+        for values in (ended, run):
+            await connection.execute(
+                text("UPDATE placements SET placed_at = now() - make_interval(hours => :since),"
+                     " ended_at = CASE WHEN :over THEN now() END,"
+                     " end_reason = CASE WHEN :over THEN 'x' END WHERE job_id = ANY(:jobs)"),
+                values,
+            )  # fmt: skip
+        assert await load_hours(connection) == {"red": pytest.approx((200, 50), rel=1e-3)}
+        await connection.execute(
+            text("DELETE FROM placements WHERE job_id = ANY(:jobs)"), {"jobs": run["jobs"]}
+        )
+        assert await load_hours(connection) == {"red": pytest.approx((160, 40), rel=1e-3)}
+
+
 async def test_hours_of_90_days_count_against_a_soft_quota(ledger: Ledger):
-    """Q4 to Q6 of the seed: 10 h on 4 nodes of 4 GPUs are 160, what is older counts no more.
+    """Q6 of the seed: 500 GPU-hours of 100 days ago count no more, 200 of 10 days ago do.
 
     Four of the eight GPUs of a node are half of it."""
     await ledger.register(gpus=8)

@@ -109,6 +109,29 @@ async def test_of_many_at_once_as_many_run_as_the_quota_allows(tree: Ledger):
     assert all(isinstance(each, str | IntegrityError) for each in outcomes)
 
 
+async def test_what_is_within_a_quota_is_taken_and_one_job_more_is_refused(tree: Ledger):
+    """Q2 and Q3 of the seed on quotas: 4 + 4 of 10 GPUs, and a sixth job where five may run."""
+    await set_quotas(tree, "root", max_gpus=10, max_jobs=5)
+    await job_of(tree, "first", "a", tuple(range(4)))
+    await job_of(tree, "second", "b", tuple(range(4)), node="node-b")
+    await set_quotas(tree, "root", max_jobs=5)
+    for number in range(4, 7):
+        await job_of(tree, f"small-{number}", "a", (number,))
+    with pytest.raises(IntegrityError, match=r"max_jobs: 5 \+ 1 > 5"):
+        await job_of(tree, "sixth", "b", (7,), node="node-b")
+
+
+async def test_of_two_at_once_that_fit_each_alone_one_is_placed(tree: Ledger):
+    """Q11 of the seed on quotas: two of 6 GPUs where 10 may be held."""
+    await set_quotas(tree, "root", max_gpus=10)
+    outcomes = await asyncio.gather(
+        *(job_of(tree, f"six-{at}", at, tuple(range(6)), node=f"node-{at}") for at in "ab"),
+        return_exceptions=True,
+    )
+    assert sorted(type(each).__name__ for each in outcomes) == ["IntegrityError", "str"], outcomes
+    assert "max_gpus: 6 + 6 > 10" in str([each for each in outcomes if not isinstance(each, str)])
+
+
 async def test_tenants_without_quotas_wait_for_nobody(tree: Ledger):
     await set_quotas(tree, "a", max_gpus=8)
     async with tree.database.transaction() as connection:

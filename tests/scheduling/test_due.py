@@ -51,9 +51,10 @@ def planned(
     quotes: Mapping[str, BuyQuote] | None = None,
     first: Sequence[str] = (),
     every: bool = False,
+    idle: Sequence[str] = (),
 ) -> list[PreemptionPlan]:
     """The plans for a queue, with `every` also those that stop nobody; what runs is paid for by
-    budgets of its own, but for the `unpaid`."""
+    budgets of its own, but for the `unpaid`. Nobody runs on the nodes that are `idle`."""
     queue = queue or (a_job("owner", 2, tenant="owner"),)
     payers = {work.id: Payer(frozenset({work.tenant}), work.id not in unpaid, work.tenant)
               for work in works}  # fmt: skip
@@ -61,7 +62,7 @@ def planned(
     packing = POLICY.model_copy(
         update={"funding": PoolFunding(payers, {}, frozenset(), first=frozenset(first))}
     )
-    names = sorted({name for work in works for name in work.nodes})
+    names = sorted({*idle, *(name for work in works for name in work.nodes)})
     nodes = nodes_with(works, [a_node(name) for name in names])
     plans = plan_preemptions(
         queue, nodes, works, policy, packing, NOW,
@@ -124,16 +125,16 @@ def test_j17_the_same_seed_draws_the_same():
 
 
 def test_j1d_nobody_gives_way_unless_the_pool_draws():
-    """J4 wants 32 of 72, of which J1 has 32 and J2 24 at its fewest; 16 are free."""
+    """J4 wants 32 of 72, of which J1 has 32, J2 24 at its fewest and J3 2; 14 are free."""
     j2 = Malleable(min=24, max=24, step=8)
     works = [
         runs("a-j1", {f"n{number}": range(8) for number in range(4)}),
         runs("b-j2", {f"n{number}": range(8) for number in range(4, 7)}, malleable=j2),
-        fixed("c-j3", "n7", range(2)), fixed("c-j5", "n8", range(1)),
+        fixed("c-j3", "n7", range(2)),
     ]  # fmt: skip
     job = a_job("owner", 32, tenant="owner", cpus=0, ram=0, gang={"unlabelled_nodes": True})
-    assert planned(works, job) == []
-    (plan,) = planned(works, job, policy=LOTTERY)
+    assert planned(works, job, idle=["n8"]) == []
+    (plan,) = planned(works, job, policy=LOTTERY, idle=["n8"])
     assert plan.cut is Cut.LOTTERY
     assert plan.lottery is not None
     assert {entry.tenant for entry in plan.lottery.entries} == {"a", "b", "c"}
@@ -149,6 +150,23 @@ def test_j2c_a_run_is_never_shrunk_below_its_fewest():
     assert planned(works) == []
     (plan,) = planned(works, policy=LOTTERY)
     assert [victim.gpus_left for victim in plan.victims] == [None]
+
+
+def test_j2c_who_cannot_shrink_is_drawn_with_the_largest():
+    """MM3 wants 64 of 72: 4 are free, RA2 has its fewest, 16, MM1 48 and MM2 4."""
+    works = [
+        runs("s-ra2", {f"n{number}": range(8) for number in range(2)},
+             malleable=Malleable(min=16, max=48, step=8)),
+        runs("v-mm1", {f"n{number}": range(8) for number in range(2, 8)}),
+        fixed("u-mm2", "n8", range(4)),
+    ]  # fmt: skip
+    job = a_job("owner", 64, tenant="owner", cpus=0, ram=0, gang={"unlabelled_nodes": True})
+    assert planned(works, job) == []
+    (plan,) = planned(works, job, policy=LOTTERY)
+    assert plan.cut is Cut.LOTTERY
+    left = {victim.job_id: victim.gpus_left for victim in plan.victims}
+    assert left == {"s-ra2": None, "v-mm1": None}, "4 + 16 + 48 are enough"
+    assert sum(len(gain.gpu_indices) for gain in plan.gains) == 64
 
 
 # --- the order
