@@ -9,9 +9,10 @@ at; who pays is counted by a plain implementation beside.
 import random
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from copy import copy
 from datetime import datetime, timedelta
 from graphlib import TopologicalSorter
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 from longshore.models.funding import FundingTerms, Lending, PoolFunding, Sharing, WhenUnfunded
 from longshore.models.job_request import JobRequest
@@ -70,6 +71,21 @@ class World:
         self._number = 0
         self.facts = self._budgets()
 
+    @classmethod
+    def of(cls, facts: Facts, gpus: int) -> Self:
+        """Return a world with these budgets and GPUs, in which nothing has happened yet."""
+        world = cls(0)
+        world.facts, world.gpus = facts, gpus
+        return world
+
+    def copy(self) -> Self:
+        """Return a world in which the same has happened, and that goes on by itself."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | set | list):
+                setattr(other, name, copy(value))
+        return other
+
     def _budgets(self) -> Facts:
         chance = self.chance
         names = NAMES[: chance.randint(3, 6)]
@@ -111,7 +127,7 @@ class World:
         if what == "submit" and len(self.waiting) < 6:
             self._submit()
         elif what == "end" and self.running:
-            self._end(chance.choice(sorted(self.running)))
+            self.end(chance.choice(sorted(self.running)))
         elif what == "withdraw" and self.waiting:
             del self.waiting[chance.choice(sorted(self.waiting))]
         elif what == "edit":
@@ -181,7 +197,7 @@ class World:
         )  # fmt: skip
         self.waiting[request.id] = Job(request, Asks(terms, chance.random() > 0.15))
 
-    def _end(self, name: str) -> None:
+    def end(self, name: str) -> None:
         """Have a job end: nobody is demoted by that, but for somebody nearer who has room then."""
         self.leaving.pop(name, None)
         self._leave(name)
@@ -211,6 +227,10 @@ class World:
     def close_all(self) -> None:
         """Close the charges that are open."""
         self._close(list(self.facts.charges))
+
+    def edit(self, **changed: Any) -> None:
+        """Give the budgets other fields than they have."""
+        self.facts = self.facts._replace(**changed)
 
     def _edit(self) -> None:
         """Give an envelope another size or another sharing; never less than it lends."""
