@@ -31,7 +31,7 @@ from tests.support.local_stack import running_stack, settings_in, temporary_fold
 from tests.support.scripted_node import ScriptedNode
 
 pytest_plugins = (
-    "tests.support.warm", "tests.support.chromium", "tests.support.collecting",
+    "tests.support.always", "tests.support.warm", "tests.support.chromium", "tests.support.collecting",
     "tests.support.failures", "tests.support.leftovers", "tests.support.searches",
     "tests.support.share", "tests.support.slowest", "tests.support.spread", "tests.support.waits",
 )  # fmt: skip
