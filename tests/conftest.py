@@ -31,9 +31,10 @@ from tests.support.local_stack import running_stack, settings_in, temporary_fold
 from tests.support.scripted_node import ScriptedNode
 
 pytest_plugins = (
-    "tests.support.always", "tests.support.warm", "tests.support.chromium", "tests.support.collecting",
-    "tests.support.failures", "tests.support.leftovers", "tests.support.searches",
-    "tests.support.share", "tests.support.slowest", "tests.support.spread", "tests.support.waits",
+    "tests.support.always", "tests.support.warm", "tests.support.chromium",
+    "tests.support.collecting", "tests.support.failures", "tests.support.leftovers",
+    "tests.support.searches", "tests.support.share", "tests.support.slowest",
+    "tests.support.spread", "tests.support.waits",
 )  # fmt: skip
 
 # It takes a fourteenth of the time of the processor of a test run, and finds next to nothing in

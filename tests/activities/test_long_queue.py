@@ -213,6 +213,7 @@ async def test_of_a_long_queue_a_part_is_decided_on_for_whom_others_stop(full: L
     assert [row["job_id"] for row in still] == [JOBS[39]]
 
 
+@pytest.mark.exhaustive
 async def test_whom_others_are_stopped_for_is_known_wherever_it_stands(full: Ledger):
     """Its GPUs go to nobody else, though jobs before it ask alike."""
     await full.enqueue("urgent", gpus=2, priority=9)

@@ -97,6 +97,7 @@ _NODE_WITH_GPUS = """
 """
 
 
+@pytest.mark.exhaustive
 def test_several_processes_may_upgrade_at_once(empty_url: str):
     processes = [
         subprocess.Popen(

@@ -135,6 +135,7 @@ async def test_ends_of_two_partners_at_the_same_time_start_the_element(begin: Be
         assert await world.states("train") == {0: "WAITING", 1: "WAITING"}
 
 
+@pytest.mark.exhaustive
 async def test_an_array_that_comes_onto_the_record_with_an_end_misses_nothing(begin: Begin):
     for number in range(8):
         world = await begin({"prepare": {"array": "0-40%1"}, "train": behind("0-41%1")})

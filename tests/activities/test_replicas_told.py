@@ -223,6 +223,7 @@ async def test_a_later_engine_holds_what_one_like_it_was_seen_to_take(served: Re
     await served.end()
 
 
+@pytest.mark.exhaustive
 async def test_for_a_service_the_replica_is_explained_that_has_waited_longest(
     served: RecordedService, node: ScriptedNode
 ):

@@ -82,6 +82,7 @@ async def test_a_failed_attempt_counts_once_and_what_is_older_changes_nothing(
     await served.end()
 
 
+@pytest.mark.exhaustive
 async def test_it_goes_back_to_what_ran_before_and_not_to_the_newest(served: RecordedService):
     """Somebody had gone back from 2 to 1: a third that fails ends at 1."""
     for cpus in (1, 2):
@@ -406,6 +407,7 @@ async def test_one_whose_engine_is_too_large_to_be_started_says_so_and_is_remove
     assert (await served.look()).state is ServiceState.REMOVED
 
 
+@pytest.mark.exhaustive
 async def test_the_workflow_hears_however_much_agents_have_said_meanwhile(served: RecordedService):
     """More than one activity can be given (2 MiB), while the database was away."""
     revision = await served.record(replicas=1)

@@ -147,6 +147,7 @@ async def test_an_agent_that_is_stopped_as_soon_as_it_has_registered_is_gone_and
     assert (ended.state, ended.reason) == (NodeState.GONE, "agent stopped")
 
 
+@pytest.mark.exhaustive
 async def test_a_second_signal_does_not_wait_for_the_grace(
     longshore: Longshore, agent: AgentProcess, pool: str, mark: str
 ) -> None:
@@ -160,6 +161,7 @@ async def test_a_second_signal_does_not_wait_for_the_grace(
     assert not marked(mark)
 
 
+@pytest.mark.exhaustive
 async def test_an_agent_that_nobody_watches_ends_its_processes_and_registers_again(
     longshore: Longshore, temporal: Client, agent: AgentProcess, pool: str, mark: str
 ) -> None:

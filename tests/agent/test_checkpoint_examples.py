@@ -39,6 +39,7 @@ async def test_the_python_example_moves(make_box: MakeBox, tmp_path: Path) -> No
     await _moves(a, b, run, "checkpoint-python")
 
 
+@pytest.mark.exhaustive
 async def test_the_training_moves(make_box: MakeBox, tmp_path: Path) -> None:
     a, b = _nodes(make_box, tmp_path)
     run = _start(a, "train", 1)

@@ -43,6 +43,7 @@ def store(settings: Settings) -> CheckpointStore:
     return CheckpointStore(settings.resolve_checkpoint_store())
 
 
+@pytest.mark.exhaustive
 async def test_a_job_is_held_on_one_node_and_goes_on_on_another(
     longshore: Longshore,
     agent: AgentProcess,

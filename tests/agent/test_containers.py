@@ -230,6 +230,7 @@ async def test_an_agent_removes_what_outlived_it(box: LocalNode) -> None:
     podman("rm", "--force", "--time", "0", "anothers")
 
 
+@pytest.mark.exhaustive
 async def test_an_agent_with_the_owners_settings_runs_images_and_leaves_none_behind(
     images: None, longshore: Longshore, agent: AgentProcess, pool: str, tmp_path: Path
 ) -> None:

@@ -408,6 +408,7 @@ async def test_one_that_lacked_something_is_tried_anew_for_the_next_job(
     assert not any(entry.in_use for entry in box.processes.files.data.entries())
 
 
+@pytest.mark.exhaustive
 async def test_names_that_no_disk_can_have_beside_each_other_are_told(box: LocalNode):
     with object_store() as url:
         fs, root = connect(url)

@@ -94,6 +94,7 @@ async def test_each_element_runs_once_with_its_index_and_its_output(
     assert listed == [array_id], "its slots are not listed"
 
 
+@pytest.mark.exhaustive
 async def test_failures_are_grouped_tried_again_and_run_again_by_hand(
     longshore: Longshore, agent: AgentProcess, pool: str, tmp_path: Path
 ):
@@ -125,6 +126,7 @@ async def test_failures_are_grouped_tried_again_and_run_again_by_hand(
         await longshore.retry_array(array_id)
 
 
+@pytest.mark.exhaustive
 async def test_a_command_that_is_not_there_fails_each_element_to_start(
     longshore: Longshore, agent: AgentProcess, pool: str
 ):
@@ -140,6 +142,7 @@ async def test_a_command_that_is_not_there_fails_each_element_to_start(
     }
 
 
+@pytest.mark.exhaustive
 async def test_a_folder_that_is_not_there_ends_the_array_and_not_each_slot_for_ever(
     longshore: Longshore, agent: AgentProcess, pool: str
 ):
@@ -153,6 +156,7 @@ async def test_a_folder_that_is_not_there_ends_the_array_and_not_each_slot_for_e
     assert {each.started_at for each in found} == {None}
 
 
+@pytest.mark.exhaustive
 async def test_a_row_of_a_table_is_an_element_with_its_variables(
     longshore: Longshore, agent: AgentProcess, pool: str
 ):
@@ -163,6 +167,7 @@ async def test_a_row_of_a_table_is_an_element_with_its_variables(
     assert await written(longshore, array_id, 1) == b"0.2 c;d\n"
 
 
+@pytest.mark.exhaustive
 async def test_elements_that_are_cancelled_stop_and_the_others_go_on(
     longshore: Longshore, agent: AgentProcess, pool: str, tmp_path: Path
 ):
@@ -247,6 +252,7 @@ async def test_a_lost_agent_costs_what_ran_and_what_had_ended_counts(
     ]
 
 
+@pytest.mark.exhaustive
 async def test_what_an_element_leaves_behind_ends_with_it(
     longshore: Longshore, agent: AgentProcess, pool: str, tmp_path: Path
 ):
@@ -259,6 +265,7 @@ async def test_what_an_element_leaves_behind_ends_with_it(
     assert not [pid for pid in pids if psutil.pid_exists(int(pid))]
 
 
+@pytest.mark.exhaustive
 async def test_a_hold_starts_no_further_element(
     longshore: Longshore, agent: AgentProcess, pool: str, tmp_path: Path
 ):

@@ -132,6 +132,7 @@ async def test_one_loads_at_a_time_on_a_gpu(loads: Loads):
     assert not third.done.done()
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("victim", ["program", "its keeper"])
 async def test_the_next_loads_where_one_is_killed(loads: Loads, victim: str):
     first = loads.start("one")
@@ -147,6 +148,7 @@ async def test_the_next_loads_where_one_is_killed(loads: Loads, victim: str):
     assert (await ready(loads.box, second)).stage is EngineStage.READY
 
 
+@pytest.mark.exhaustive
 async def test_one_that_waits_can_be_killed_or_stopped(loads: Loads):
     first = loads.start("one")
     await loads.begins("one")
@@ -164,6 +166,7 @@ async def test_one_that_waits_can_be_killed_or_stopped(loads: Loads):
     assert not loads.begun("stopped")
 
 
+@pytest.mark.exhaustive
 async def test_several_gpus_are_waited_for_without_a_circle(loads: Loads):
     on_both = [loads.start(name, gpus) for name, gpus in (("a", (1, 0)), ("b", (0, 1)))]
     alone = [loads.start(name, (gpu,)) for gpu, name in enumerate(("c", "d"))]

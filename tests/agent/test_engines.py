@@ -142,6 +142,7 @@ async def test_a_request_is_answered_with_the_adapters_that_it_wants(
     await box.stop(run)
 
 
+@pytest.mark.exhaustive
 async def test_what_it_has_begun_is_answered_though_it_is_stopped(box: LocalNode, tiny: Path):
     run = box.start(None, engine=an_engine(tiny, context=4000), gpus=1)
     endpoint = (await ready(box, run)).endpoint
@@ -230,6 +231,7 @@ def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.Mon
         assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.exhaustive
 async def test_one_that_was_asked_before_it_was_idle_says_so(box: LocalNode, tiny: Path):
     """One that is prewarmed is taken for unused until then, and leaves for anybody."""
     run = box.start(None, engine=an_engine(tiny), gpus=1)
@@ -244,6 +246,7 @@ async def test_one_that_was_asked_before_it_was_idle_says_so(box: LocalNode, tin
     await box.stop(run)
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("name", ["llama.cpp", "vllm"])
 async def test_one_that_others_ask_ends_what_its_connections_do_not_show(
     box: LocalNode, tmp_path: Path, name: str
@@ -304,6 +307,7 @@ async def test_another_file_than_was_named_is_not_served(box: LocalNode, tiny: P
     assert "it is damaged, or another file" in said.message
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("sha256", [None, "0" * 64], ids=["", "with-digest"])
 async def test_what_is_no_file_and_no_folder_is_refused_at_once(
     box: LocalNode, tmp_path: Path, sha256: str | None
@@ -328,6 +332,7 @@ async def test_a_file_that_is_not_there_is_named(box: LocalNode, tmp_path: Path)
     assert said.message == f"this node has no {tmp_path / 'none.gguf'}"
 
 
+@pytest.mark.exhaustive
 async def test_a_model_of_several_files_behind_a_url_is_served(box: LocalNode, tmp_path: Path):
     """Each is a data set of its own, and the engine looks for the others beside the first."""
     first = write(Model(), tmp_path / "tiny.gguf", tensors=8)
@@ -364,6 +369,7 @@ async def test_one_that_never_answers_has_failed_after_its_limit(box: LocalNode,
     assert said.message.startswith("it did not answer within 0.3 s\nhello ")
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize(
     ("writes", "says"),
     [("self.send_error(501)", "status 501"),
@@ -420,6 +426,7 @@ async def test_a_proxy_of_the_node_is_not_asked_for_its_own_engine(
     assert (await ready(box, run)).endpoint
 
 
+@pytest.mark.exhaustive
 def test_a_full_disk_does_not_keep_an_engine_from_answering(tiny: Path, tmp_path: Path):
     """What it writes has nowhere to go, and more than a pipe holds."""
     report = tmp_path / "engine"
@@ -438,6 +445,7 @@ def test_a_full_disk_does_not_keep_an_engine_from_answering(tiny: Path, tmp_path
         process.wait(60)
 
 
+@pytest.mark.exhaustive
 def test_what_writes_without_end_of_line_takes_no_memory(tmp_path: Path):
     asked, report = tmp_path / "asked", tmp_path / "engine"
     writes = f"head -c 300000000 /dev/zero; touch {asked}; exec sleep 600"

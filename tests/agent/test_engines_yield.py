@@ -72,6 +72,7 @@ def is_idle(found: ServiceView) -> bool:
     return bool(found.replicas) and found.replicas[0].idle_since is not None
 
 
+@pytest.mark.exhaustive
 async def test_one_that_nobody_uses_leaves_for_another_engine_and_for_a_job_of_a_lower_class(
     longshore: Longshore,
     serve: Callable[..., Any],
@@ -160,6 +161,7 @@ async def test_one_in_use_leaves_for_an_engine_of_its_class_that_has_waited_for_
     assert not (await longshore.explain(engine.job_id)).headline.endswith(FILLS)
 
 
+@pytest.mark.exhaustive
 async def test_each_has_its_turn_also_the_newest_and_while_a_job_waits_before_it(
     longshore: Longshore, serve: Callable[..., Any], pool: str, settings: Settings,
     monkeypatch: pytest.MonkeyPatch,
@@ -226,6 +228,7 @@ async def test_each_has_its_turn_also_the_newest_and_while_a_job_waits_before_it
         over.set()
 
 
+@pytest.mark.exhaustive
 async def test_one_that_is_prewarmed_fills_free_memory_and_is_stale_from_birth(
     longshore: Longshore, serve: Callable[..., Any], pool: str, tmp_path: Path
 ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from longshore.client.api import Longshore
 from longshore.models.errors import SpecError
 from longshore.models.job_status import JobState
@@ -61,6 +63,7 @@ def test_labels_beyond_their_bounds_are_refused_before_the_agent_starts() -> Non
         assert run.stderr == f"longshore agent: {problem}\n"
 
 
+@pytest.mark.exhaustive
 def test_an_amount_that_is_too_large_is_refused_before_the_agent_starts() -> None:
     for option, value, problem in (
         ("--cpus", "1e18", "expected 1,000,000 cores at most, not 1e+18"),

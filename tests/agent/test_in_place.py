@@ -146,6 +146,7 @@ async def test_what_stays_is_told_by_file_and_signal_and_runs_on(
     assert [change.gpus for change in (await longshore.explain(job_id)).sizes] == [8, 4]
 
 
+@pytest.mark.exhaustive
 async def test_ranks_join_with_what_they_need_to_meet_the_others(
     longshore: Longshore, agents: list[AgentProcess], pool: str, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ NO_RETRY = {"node": {"max_retries": 0}}
 GONE = "while [ -e /proc/$N/fd/0 ]; do :; done; "
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize(
     "kills",
     [
@@ -83,6 +84,7 @@ async def test_what_starts_again_when_its_partner_ends_ends_as_well(
     assert result.message == "the supervisor of the process was killed, and the process with it"
 
 
+@pytest.mark.exhaustive
 async def test_what_a_killed_fork_server_had_collected_ends(
     longshore: Longshore, agent: AgentProcess, pool: str
 ) -> None:

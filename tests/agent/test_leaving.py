@@ -81,6 +81,7 @@ async def test_a_job_leaves_before_the_end_of_its_node(
     await longshore.wait(job_id)
 
 
+@pytest.mark.exhaustive
 async def test_what_does_not_end_in_time_is_killed(
     longshore: Longshore, agent: AgentProcess, pool: str, tmp_path: Path
 ) -> None:
@@ -113,6 +114,7 @@ async def test_a_notice_makes_the_jobs_leave(
     await longshore.wait(job_id)
 
 
+@pytest.mark.exhaustive
 async def test_an_agent_lifts_what_the_one_before_it_said_of_a_full_disk(
     longshore: Longshore, agent: AgentProcess, pool: str
 ) -> None:

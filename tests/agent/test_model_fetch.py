@@ -106,6 +106,7 @@ async def test_one_that_breaks_off_is_fetched_again_and_never_served_in_part(
         assert (await why_failed(box, url)).startswith(f"{url} could not be fetched: ")
 
 
+@pytest.mark.exhaustive
 async def test_a_model_in_a_bucket_is_read_and_served(box: LocalNode, tiny: Path):
     with object_store() as store:
         fs, root = connect(store)
@@ -119,6 +120,7 @@ async def test_a_model_in_a_bucket_is_read_and_served(box: LocalNode, tiny: Path
         assert f"has the SHA-256 digest {digest_of(tiny)}, and not 000" in why
 
 
+@pytest.mark.exhaustive
 async def test_the_least_recently_used_goes_and_never_what_an_engine_has(
     make_box: MakeBox, tmp_path: Path, tiny: Path
 ):

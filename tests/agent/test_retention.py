@@ -148,6 +148,7 @@ async def test_a_job_that_was_pruned_is_not_started_again_for_an_older_attempt(p
         place.box.start("true", job="a", attempt=1)
 
 
+@pytest.mark.exhaustive
 async def test_an_agent_prunes_what_is_over_at_the_server(
     longshore: Longshore, temporal: Client, agent: AgentProcess, pool: str
 ):

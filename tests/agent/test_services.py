@@ -66,6 +66,7 @@ async def service(
         await longshore.temporal.get_workflow_handle(service_workflow_id(spec.name)).result()
 
 
+@pytest.mark.exhaustive
 async def test_an_update_under_traffic_drops_nothing(
     longshore: Longshore, service: ServiceSpec
 ) -> None:
@@ -100,6 +101,7 @@ async def test_an_update_under_traffic_drops_nothing(
     assert await longshore.undo_rollout(service.name) == (1, ())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "deadline",
     [pytest.param(None, marks=pytest.mark.exhaustive), timedelta(minutes=1)], ids=["none", "1m"],
@@ -152,6 +154,7 @@ async def test_an_engine_of_a_drained_node_is_replaced_before_it_leaves(
         other.end()
 
 
+@pytest.mark.exhaustive
 async def test_an_engine_of_a_drained_node_stays_while_there_is_no_room_elsewhere(
     longshore: Longshore, service: ServiceSpec, agent: AgentProcess
 ) -> None:
@@ -203,6 +206,7 @@ async def test_the_client_of_openai_streams_from_it_as_it_is(
     assert chunks[-1].choices[0].finish_reason in {"stop", "length"}
 
 
+@pytest.mark.exhaustive
 async def test_a_revision_that_no_engine_can_serve_is_undone(
     longshore: Longshore, service: ServiceSpec, models: tuple[str, str]
 ) -> None:
@@ -221,6 +225,7 @@ async def test_a_revision_that_no_engine_can_serve_is_undone(
     assert "invalid magic characters" in undone.undone
 
 
+@pytest.mark.exhaustive
 async def test_a_first_revision_that_no_engine_can_serve_is_waited_for_no_longer(
     longshore: Longshore, service: ServiceSpec, models: tuple[str, str]
 ) -> None:
@@ -244,6 +249,7 @@ async def test_a_first_revision_that_no_engine_can_serve_is_waited_for_no_longer
     assert "; the last line of its engine: " in headline
 
 
+@pytest.mark.exhaustive
 async def test_one_that_waits_for_another_to_load_says_so(
     longshore: Longshore, service: ServiceSpec, agent: AgentProcess
 ) -> None:
@@ -301,6 +307,7 @@ async def test_an_engine_that_is_killed_comes_again_and_one_whose_agent_is_kille
     assert third.endpoints == second.endpoints, "it went on without its agent"
 
 
+@pytest.mark.exhaustive
 async def test_what_engines_hold_and_take_is_measured_by_service_and_model(
     longshore: Longshore, service: ServiceSpec, control: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,6 +366,7 @@ async def test_it_is_scaled_an_engine_is_evicted_and_all_is_removed(
     await until(longshore, service.name, is_settled)
 
 
+@pytest.mark.exhaustive
 async def test_an_engine_that_nobody_uses_leaves_for_a_job_and_comes_back(
     longshore: Longshore, service: ServiceSpec, pool: str, tmp_path: Path
 ) -> None:

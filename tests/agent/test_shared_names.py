@@ -3,6 +3,8 @@
 import signal
 from pathlib import Path
 
+import pytest
+
 from longshore.client.api import Longshore
 from longshore.models.node import NodeState
 from longshore.models.settings import Settings
@@ -46,6 +48,7 @@ async def test_each_agent_has_the_first_name_that_is_free_and_keeps_it(
             agent.end()
 
 
+@pytest.mark.exhaustive
 async def test_an_agent_waits_for_a_name_when_all_are_taken(
     longshore: Longshore, settings: Settings, tmp_path: Path, pool: str
 ) -> None:

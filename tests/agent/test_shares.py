@@ -136,6 +136,7 @@ async def test_two_halves_run_on_one_gpu_at_the_same_time(
         agent.end()
 
 
+@pytest.mark.exhaustive
 async def test_two_shares_of_the_same_gpus_run_at_the_same_time(
     longshore: Longshore, settings: Settings, pool: str, tmp_path: Path
 ) -> None:

@@ -46,6 +46,7 @@ async def test_a_success_that_was_stored_and_not_reported_counts(
     await _succeeded_once(longshore, job_id, points, control)
 
 
+@pytest.mark.exhaustive
 async def test_a_success_that_only_its_supervisor_has_seen_counts(
     longshore: Longshore, agent: AgentProcess, pool: str, points: Path, control: Database
 ) -> None:
@@ -60,6 +61,7 @@ async def test_a_success_that_only_its_supervisor_has_seen_counts(
     await _succeeded_once(longshore, job_id, points, control)
 
 
+@pytest.mark.exhaustive
 async def test_what_failed_or_ran_when_its_agent_died_runs_again(
     longshore: Longshore, agent: AgentProcess, pool: str, points: Path, control: Database
 ) -> None:

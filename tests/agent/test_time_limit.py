@@ -63,6 +63,7 @@ async def test_an_agent_that_comes_back_tells_that_the_time_was_over(box: LocalN
     assert found == report
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(120)
 async def test_each_element_has_its_own_time(
     longshore: Longshore, agent: AgentProcess, pool: str
@@ -128,6 +129,7 @@ def test_an_element_that_ends_as_its_time_does_keeps_its_own_end(
     assert (end["status"], end.get("time_limit")) == (status, limit)
 
 
+@pytest.mark.exhaustive
 async def test_a_job_on_a_real_node_ends_as_time_limit(
     longshore: Longshore, agent: AgentProcess, pool: str
 ) -> None:

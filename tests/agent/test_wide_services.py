@@ -63,6 +63,7 @@ def answer_of(replica: ReplicaView) -> str:
         return json.loads(answer.read())["choices"][0]["text"]
 
 
+@pytest.mark.exhaustive
 async def test_an_engine_has_a_share_of_each_of_as_many_gpus_as_it_needs(
     longshore: Longshore, serve: Callable[..., Any], agent: AgentProcess, pool: str
 ) -> None:

@@ -157,6 +157,7 @@ async def test_a_low_price_for_what_no_waiting_job_can_use_wakes_nobody(
     await finish(buyer, longshore)
 
 
+@pytest.mark.exhaustive
 async def test_machines_that_are_billed_as_they_run_leave_before_time_that_is_paid_for(
     buyer: Buyer, longshore: Longshore
 ):
@@ -177,6 +178,7 @@ async def test_machines_that_are_billed_as_they_run_leave_before_time_that_is_pa
     await finish(buyer, longshore)
 
 
+@pytest.mark.exhaustive
 async def test_of_two_machines_that_are_idle_at_one_moment_the_one_that_is_wanted_stays(
     buyer: Buyer, longshore: Longshore
 ):

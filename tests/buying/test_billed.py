@@ -6,6 +6,8 @@ from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
+import pytest
+
 from longshore.activities.buying.bills import book_bill
 from longshore.activities.buying.block_scene import read_scene
 from longshore.activities.buying.inputs import read_need
@@ -76,6 +78,7 @@ async def test_a_machine_whose_price_rises_above_its_limit_is_stopped(buyer: Buy
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_market_that_does_not_say_what_it_billed_changes_no_booking(buyer: Buyer):
     class Silent:
         """The market, before it knows what an ended pod has cost."""
@@ -130,6 +133,7 @@ async def test_what_came_to_nothing_counts_as_a_try_whatever_it_cost(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_bill_that_comes_after_the_account_was_closed_is_found_and_booked(
     buyer: Buyer, settings: Settings
 ):
@@ -160,6 +164,7 @@ async def test_a_bill_that_comes_after_the_account_was_closed_is_found_and_booke
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_machine_that_failed_is_stopped_until_its_market_has_ended_it(buyer: Buyer):
     """A pod that is STOPPED is billed until it is deleted, also after a DELETE that was accepted
     and has not ended it yet."""
@@ -176,6 +181,7 @@ async def test_a_machine_that_failed_is_stopped_until_its_market_has_ended_it(bu
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_hours_that_are_paid_at_the_order_are_kept_while_nothing_runs(buyer: Buyer):
     await may_buy(buyer)
     bought = await buyer.buy(pod_option(await a_prepaid_offer(buyer), length=30 * HOUR))

@@ -187,6 +187,7 @@ async def test_a_purchase_is_opened_from_the_list(page: Page, console: RunningCo
     await expect(chosen).to_contain_text("chosen")
 
 
+@pytest.mark.exhaustive
 async def test_a_block_shows_its_job_on_the_axis(page: Page, console: RunningConsole, deal: Deal):
     await page.goto(f"{console.url}/blocks?show=all&hours=1")
     await page.get_by_role("link", name=deal.block).click()
@@ -200,6 +201,7 @@ async def test_a_block_shows_its_job_on_the_axis(page: Page, console: RunningCon
     await expect(page.get_by_role("link", name=deal.purchase)).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_costs_are_summed_up_as_chosen(page: Page, console: RunningConsole, deal: Deal):
     row = page.locator("table.list tbody tr", has_text=deal.pool)
     await expect(row).to_contain_text(f"${deal.cost / 1e6:,.2f}")

@@ -31,6 +31,7 @@ async def may_use(longshore: Longshore, owner: str, **envelope: Any) -> None:
     await longshore.apply_budgets([Budget.model_validate(budget)])
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("by", ["budget", "quota"])
 async def test_a_malleable_job_gets_one_machine_for_the_size_that_is_allowed(
     buyer: Buyer, longshore: Longshore, owner: str, by: str

@@ -42,6 +42,7 @@ async def machines_of(buyer: Buyer, purchase_id: str) -> list[dict[str, Any]]:
     )
 
 
+@pytest.mark.exhaustive
 async def test_a_gang_runs_on_a_cluster_with_each_rank_on_its_own_machine(
     buyer: Buyer, longshore: Longshore
 ):
@@ -99,6 +100,7 @@ async def test_a_cluster_one_machine_of_which_never_answers_is_let_go_whole(buye
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_pool_buys_a_cluster_for_a_gang_where_the_exchange_has_nothing(
     buyer: Buyer, longshore: Longshore
 ):

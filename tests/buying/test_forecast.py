@@ -51,6 +51,7 @@ async def test_a_submit_is_refused_where_what_would_be_bought_costs_more_than_it
     await api.close()
 
 
+@pytest.mark.exhaustive
 async def test_a_pool_that_may_not_buy_yet_is_not_said_to_buy(
     buyer: Buyer, longshore: Longshore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +83,7 @@ async def test_a_pool_that_may_not_buy_yet_is_not_said_to_buy(
     assert f"If it might, it would have pool {buyer.pool} buy 1 x 8x" in found.says
 
 
+@pytest.mark.exhaustive
 async def test_a_pool_that_may_not_buy_yet_says_when_a_job_may_start_without(
     buyer: Buyer, longshore: Longshore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec
 
 
+@pytest.mark.exhaustive
 async def test_a_gang_runs_on_the_one_block_that_is_bought_for_it(
     buyer: Buyer, longshore: Longshore
 ):

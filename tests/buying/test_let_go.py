@@ -40,6 +40,7 @@ def a_job(buyer: Buyer, at_stop: str, **fields: object) -> JobSpec:
     return a_spec(buyer.pool, command=command, cpus=0.1, ram=0.1, expected_duration="1s", **fields)
 
 
+@pytest.mark.exhaustive
 async def test_no_machine_is_started_on_a_block_that_was_let_go(buyer: Buyer, settings: Settings):
     """Its purchase may still be looking for the first one's agent when that has gone already."""
     bought = await buyer.buy(block_option())
@@ -54,6 +55,7 @@ async def test_no_machine_is_started_on_a_block_that_was_let_go(buyer: Buyer, se
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("fault", ["malformed_json", "unauthorized"])
 async def test_a_block_is_followed_to_its_end_whatever_its_market_answers(
     buyer: Buyer, fault: str
@@ -115,6 +117,7 @@ async def test_jobs_of_a_block_that_is_let_go_end_within_their_grace_and_are_que
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_does_not_end_in_its_grace_does_not_keep_the_machine(
     buyer: Buyer, longshore: Longshore
 ):
@@ -160,6 +163,7 @@ async def test_time_that_is_given_up_is_told_and_sold(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_time_that_was_let_go_and_not_sold_is_used_again_once_a_person_says_so(
     buyer: Buyer, longshore: Longshore
 ):
@@ -202,6 +206,7 @@ async def test_time_that_was_let_go_and_not_sold_is_used_again_once_a_person_say
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_window_that_drains_for_its_end_is_not_given_up(buyer: Buyer):
     """Where a job needs long to stop that begins hours before."""
     bought = await buyer.buy(block_option(length=timedelta(hours=4)))

@@ -45,6 +45,7 @@ async def are_up(buyer: Buyer, block: str, count: int) -> dict[str, str]:
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("short_pauses")
 async def test_the_job_of_a_machine_that_ended_goes_on_in_the_same_window(
     buyer: Buyer, longshore: Longshore
@@ -86,6 +87,7 @@ async def test_of_two_machines_the_one_that_ended_is_started_again(buyer: Buyer)
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("short_pauses")
 async def test_a_node_whose_machines_end_again_and_again_is_sold(buyer: Buyer):
     await may_buy(buyer)
@@ -168,6 +170,7 @@ async def test_an_agent_that_is_silent_for_a_moment_keeps_its_machine(buyer: Buy
     assert (await buyer.look(block)).silent == ()  # another would be of no use
 
 
+@pytest.mark.exhaustive
 async def test_time_that_has_not_begun_is_looked_at_when_it_does(buyer: Buyer):
     """As that after another block, whose machines may not all go on."""
     bought = await buyer.buy(block_option(length=LONG))
@@ -179,6 +182,7 @@ async def test_time_that_has_not_begun_is_looked_at_when_it_does(buyer: Buyer):
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_time_after_a_block_whose_machines_have_not_all_gone_on_is_used_whole(buyer: Buyer):
     first = await buyer.buy(block_option())
     (old,), (node,) = first.orders, first.nodes

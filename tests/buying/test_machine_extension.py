@@ -242,6 +242,7 @@ async def test_however_often_and_in_whatever_order_a_machine_ends_once_and_lates
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_node_that_hears_of_its_end_waits_for_no_block_that_goes_on(buyer: Buyer):
     # It holds its row and looks at its block; going on holds the block and wants the node.
     block, before = await a_decided_pod(buyer)
@@ -287,6 +288,7 @@ async def test_no_machine_goes_on_while_buying_is_stopped(buyer: Buyer):
     await as_it_was(buyer, block, before, refused, "buying is stopped: a test")
 
 
+@pytest.mark.exhaustive
 async def test_no_machine_goes_on_against_the_policy_of_now(buyer: Buyer):
     """Between the decision and the money the markets were asked, or a worker was away."""
     block, before = await a_decided_pod(buyer)
@@ -315,6 +317,7 @@ async def test_no_machine_goes_on_against_the_policy_of_now(buyer: Buyer):
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_policy_that_is_being_changed_is_waited_for(buyer: Buyer):
     block, before = await a_decided_pod(buyer)
     changed = PoolSpec(name=buyer.pool, buying=BuyingPolicy(enabled=False))
@@ -328,6 +331,7 @@ async def test_a_policy_that_is_being_changed_is_waited_for(buyer: Buyer):
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_no_machine_goes_on_that_ends_for_another_reason(buyer: Buyer):
     block, before = await a_decided_pod(buyer)
     await buyer.rows("UPDATE blocks SET state = 'DRAINING', reason = 'too dear' WHERE id = :id",

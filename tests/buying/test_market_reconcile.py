@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from pydantic import SecretStr
 
 from longshore.activities.markets.findings import market_findings
@@ -55,6 +56,7 @@ async def test_what_somebody_else_bought_is_reported_with_what_it_costs(buyer: B
     assert await findings(buyer, timedelta(minutes=5)) == []
 
 
+@pytest.mark.exhaustive
 async def test_a_twin_of_a_machine_that_is_known_is_reported(buyer: Buyer):
     """A name is known by its id: a second machine of that name is paid for beside the first."""
     before = await findings(buyer)
@@ -79,6 +81,7 @@ async def test_a_machine_that_has_gone_is_reported_missing(buyer: Buyer):
     assert [e for e in await findings(buyer) if e.kind is Mismatch.MISSING] == []
 
 
+@pytest.mark.exhaustive
 async def test_the_page_shows_what_differs_with_what_it_has_cost(buyer: Buyer, settings: Settings):
     bought = await buyer.buy(pod_option(await an_offer(buyer.market)))
     name = bought.nodes[0]
@@ -108,6 +111,7 @@ async def test_a_market_that_is_away_hides_no_other(buyer: Buyer):
     assert found.provider == "sfcompute"
 
 
+@pytest.mark.exhaustive
 async def test_a_pass_of_reconcile_tells_of_both_and_changes_nothing(buyer: Buyer):
     bought = await buyer.buy(pod_option(await an_offer(buyer.market)))
     (row,) = await buyer.rows("SELECT machine_id FROM machines WHERE name = :name",

@@ -48,6 +48,7 @@ async def test_a_machine_ends_soon_after_it_was_idle_for_long_enough(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_machine_that_never_had_a_job_ends_as_soon(buyer: Buyer):
     await may_buy(buyer, idle_after=IDLE_AFTER)
     pod = await buyer.buy(pod_option(await buyer.an_offer()))
@@ -61,6 +62,7 @@ async def test_a_machine_that_never_had_a_job_ends_as_soon(buyer: Buyer):
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_warm_machine_that_is_cordoned_ends(
     buyer: Buyer, longshore: Longshore, monkeypatch: pytest.MonkeyPatch
 ):
@@ -92,6 +94,7 @@ async def test_a_warm_machine_that_is_cordoned_ends(
     assert IDLE_AFTER <= after <= IDLE_AFTER + WITHIN
 
 
+@pytest.mark.exhaustive
 async def test_a_warm_machine_whose_agent_has_left_ends(
     buyer: Buyer, monkeypatch: pytest.MonkeyPatch
 ):
@@ -126,6 +129,7 @@ def _command(process: psutil.Process) -> list[str]:
         return []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "changed", [{"fast_warm_gpus": 0}, {"fast_warm_gpus": 1, "enabled": False}]
 )
@@ -181,6 +185,7 @@ async def test_a_machine_on_its_way_is_called_off_when_its_job_has_gone(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_machine_on_its_way_is_kept_for_a_job_that_would_start_there(
     buyer: Buyer, longshore: Longshore
 ):
@@ -202,6 +207,7 @@ async def test_a_machine_on_its_way_is_kept_for_a_job_that_would_start_there(
     assert "have gone" not in blocks[0]["reason"]
 
 
+@pytest.mark.exhaustive
 async def test_a_late_machine_ends_before_another_is_bought(
     buyer: Buyer, longshore: Longshore, monkeypatch: pytest.MonkeyPatch
 ):

@@ -48,6 +48,7 @@ async def test_a_start_that_is_refused_is_tried_again_in_the_same_window(buyer: 
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_answers_that_cannot_be_read_cost_no_second_window(buyer: Buyer):
     """A page of maintenance with status 200, for a moment."""
     buyer.market.fault("malformed_json", times=2, provider="sfcompute", route="GET /instances")
@@ -69,6 +70,7 @@ async def test_a_machine_that_fails_is_followed_by_others_while_its_time_is_paid
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("begun_minute")
 async def test_nothing_is_bought_where_paid_time_waits_for_the_right_to_start(
     buyer: Buyer, longshore: Longshore
@@ -109,6 +111,7 @@ async def test_nothing_is_bought_where_paid_time_waits_for_the_right_to_start(
     await eventually(is_open_again)  # its job may end before the start's answer is taken in
 
 
+@pytest.mark.exhaustive
 async def test_an_order_that_our_key_may_not_make_is_not_made_again_and_again(
     buyer: Buyer, longshore: Longshore
 ):
@@ -130,6 +133,7 @@ async def test_an_order_that_our_key_may_not_make_is_not_made_again_and_again(
     await longshore.cancel(job.job_id)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("begun_minute")
 @pytest.mark.parametrize(
     ("provider", "route", "gpus"),

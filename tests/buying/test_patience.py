@@ -27,6 +27,7 @@ async def patient(buyer: Buyer, fast_patience: str) -> None:
     await may_buy(buyer, **policy)
 
 
+@pytest.mark.exhaustive
 async def test_a_patient_job_leaves_a_dear_node_and_takes_a_cheap_one(
     buyer: Buyer, longshore: Longshore
 ):

@@ -58,6 +58,7 @@ async def test_a_job_that_nothing_can_hold_runs_on_what_is_bought_for_it(
     assert len(await bought(buyer)) == 1
 
 
+@pytest.mark.exhaustive
 async def test_a_machine_that_is_billed_as_it_runs_ends_when_it_is_idle(
     buyer: Buyer, longshore: Longshore
 ):
@@ -79,6 +80,7 @@ async def test_a_machine_that_is_billed_as_it_runs_ends_when_it_is_idle(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_bought_time_goes_on_when_it_is_idle(buyer: Buyer):
     await may_buy(buyer, idle_after="1ms")
     bought = await buyer.buy()
@@ -104,6 +106,7 @@ async def test_a_refused_purchase_says_why_and_the_job_waits(buyer: Buyer, longs
     await buyer.agrees_on_nothing()
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize(
     ("policy", "setting", "why"),
     [

@@ -57,6 +57,7 @@ async def test_passing_trouble_ends_in_one_purchase(buyer: Buyer, fault: str, wh
     assert (await buyer.purchase())["spent"] == NODE_HOUR
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "fault",
     [
@@ -87,6 +88,7 @@ async def test_nothing_that_can_be_had_costs_nothing(buyer: Buyer):
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_limit_is_raised_within_its_cap(buyer: Buyer):
     bought = await buyer.buy(block_option(limit=DOLLAR, cap=3 * DOLLAR, reprices=1))
     assert (bought.state, len(bought.orders), bought.spent) == (
@@ -149,6 +151,7 @@ async def test_an_answer_that_was_lost_where_there_are_no_keys_makes_no_second_m
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_purchase_whose_caller_has_gone_is_one_purchase(buyer: Buyer):
     """The same id again, by whoever retries, starts nothing."""
     bought = await buyer.buy()

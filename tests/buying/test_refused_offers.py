@@ -134,6 +134,7 @@ async def test_what_is_refused_for_the_account_is_no_fault_of_the_seller(
     assert type(raised.value) is kind
 
 
+@pytest.mark.exhaustive
 async def test_a_row_that_the_exchange_refuses_is_followed_by_the_next_and_left_out_later(
     buyer: Buyer, longshore: Longshore
 ):

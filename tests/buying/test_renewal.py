@@ -4,6 +4,8 @@ import asyncio
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from longshore.activities.buying.purchase_details import PurchaseDetails
 from longshore.client.api import Longshore
 from longshore.models.job_status import JobState
@@ -81,6 +83,7 @@ async def test_work_that_overruns_its_block_goes_on_in_the_one_after_it(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_renewal_over_the_cap_is_not_made(buyer: Buyer, longshore: Longshore):
     bought = await buyer.buy(block_option())
     (first,) = bought.orders
@@ -107,6 +110,7 @@ async def test_a_renewal_over_the_cap_is_not_made(buyer: Buyer, longshore: Longs
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_renewal_that_is_refused_for_money_is_asked_for_again_as_a_purchase_is(
     buyer: Buyer, longshore: Longshore
 ):

@@ -75,6 +75,7 @@ async def test_an_idle_node_is_sold_until_the_end_of_its_block(buyer: Buyer):
     assert shown.decision.reason.startswith("sell 1 node")
 
 
+@pytest.mark.exhaustive
 async def test_what_a_job_uses_is_kept_and_the_node_beside_it_is_sold(
     buyer: Buyer, longshore: Longshore
 ):
@@ -103,6 +104,7 @@ async def test_what_a_job_uses_is_kept_and_the_node_beside_it_is_sold(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_time_that_finds_no_buyer_is_used_again(buyer: Buyer):
     bids(buyer, "1.50")
     await may_buy(buyer)
@@ -154,6 +156,7 @@ async def test_a_fault_at_the_sale_sells_at_most_once(buyer: Buyer, fault: str):
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_who_asks_why_is_told_that_the_time_of_a_node_is_for_sale(
     buyer: Buyer, longshore: Longshore
 ):
@@ -184,6 +187,7 @@ async def test_who_asks_why_is_told_that_the_time_of_a_node_is_for_sale(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_who_asks_why_is_told_that_somebody_drains_a_bought_node(
     buyer: Buyer, longshore: Longshore
 ):
@@ -209,6 +213,7 @@ async def test_who_asks_why_is_told_that_somebody_drains_a_bought_node(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_low_bid_is_not_taken_while_jobs_to_come_use_the_time(buyer: Buyer):
     bids(buyer)
     await may_buy(buyer)
@@ -347,6 +352,7 @@ async def test_of_two_nodes_that_may_not_be_started_the_one_without_a_buyer_is_t
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("short_pauses")
 async def test_paid_time_whose_machines_fail_again_and_again_is_sold(buyer: Buyer):
     buyer.market.fault("instance_failed", times=-1)

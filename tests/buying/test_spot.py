@@ -63,6 +63,7 @@ async def test_jobs_leave_a_machine_that_is_announced_to_go(buyer: Buyer, longsh
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_what_is_not_spot_is_looked_at_as_usual(buyer: Buyer):
     bought = await buyer.buy(pod_option(await buyer.an_offer()))
     assert (await buyer.look(bought.orders[0])).look_at is None

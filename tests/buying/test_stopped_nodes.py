@@ -1,9 +1,12 @@
 """Nodes of machines that ended by plan are gone; those that a market took are lost."""
 
+import pytest
+
 from tests.buying.buyer import Buyer, an_offer, pod_option
 from tests.support.waiting import eventually
 
 
+@pytest.mark.exhaustive
 async def test_the_node_of_a_machine_that_is_stopped_is_gone_and_that_of_one_taken_is_lost(
     buyer: Buyer,
 ):

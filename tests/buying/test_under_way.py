@@ -83,6 +83,7 @@ def named(purchase: PurchaseUnderWay) -> str:
     return f"purchase {purchase.id} of 1 x {purchase.instance_type} at {purchase.provider}"
 
 
+@pytest.mark.exhaustive
 async def test_a_submission_to_a_pool_that_buys_says_so(scene: Scene):
     (warning,) = scene.warnings
     assert warning.startswith(f"pool {scene.pool} has no nodes yet: it buys what is missing")
@@ -128,6 +129,7 @@ async def test_commands_and_rest_say_the_same(
     assert datetime.fromisoformat(rest["job"]["estimated_start"])
 
 
+@pytest.mark.exhaustive
 async def test_the_page_of_the_job_leads_to_its_purchase(
     scene: Scene, console: RunningConsole, browser: Browser
 ):

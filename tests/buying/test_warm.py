@@ -3,6 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from longshore.activities.database import Database
 from longshore.activities.markets.watch import MarketWatchActivities
 from longshore.activities.signals import Signals
@@ -51,6 +53,7 @@ async def test_a_pool_without_a_queue_buys_its_warm_target_once_and_keeps_it(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive
 async def test_a_price_that_flex_jobs_wait_for_wakes_their_pool(
     buyer: Buyer, longshore: Longshore, buying: Database
 ):

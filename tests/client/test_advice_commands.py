@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 import psycopg
+import pytest
 from temporalio.client import Client
 
 from longshore.models.explanation import Explanation
@@ -63,6 +64,7 @@ async def test_the_constraint_decides_what_is_advised(
             await longshore("cancel", job.out.strip())
 
 
+@pytest.mark.exhaustive
 async def test_a_job_runs_where_its_labels_are_and_is_told_which_are_missing(
     longshore: Command, pool: str, temporal: Client, settings: Settings
 ) -> None:
@@ -145,6 +147,7 @@ async def test_who_would_give_way_is_asked_only_where_somebody_may_be_stopped(
         await node.end(runs)
 
 
+@pytest.mark.exhaustive
 async def test_a_pool_that_may_not_buy_now_is_not_said_to_buy(
     longshore: Command, pool: str
 ) -> None:

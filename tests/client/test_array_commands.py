@@ -53,6 +53,7 @@ async def test_an_array_is_shown_as_one_job_and_its_elements_one_by_one(
     assert (await longshore("watch", array_id)).code == 0
 
 
+@pytest.mark.exhaustive
 async def test_elements_are_cancelled_by_their_indices(
     longshore: Command, node: ScriptedNode, pool: str
 ):

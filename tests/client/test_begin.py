@@ -3,6 +3,8 @@
 import json
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from longshore.models.queue_view import QueueView
 from longshore.models.views import JobView
 from tests.client.conftest import Command
@@ -59,6 +61,7 @@ async def test_a_begin_that_is_past_or_wrong_is_said(longshore: Command, pool: s
     assert "or 16h" in wrong.err
 
 
+@pytest.mark.exhaustive
 async def test_hold_and_release_leave_its_begin_as_it_is(longshore: Command, pool: str) -> None:
     job_id = await submit(longshore, pool, "alone", "--begin", FAR)
     held = await submit(longshore, pool, "held", "--begin", FAR, "--hold")

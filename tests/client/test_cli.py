@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from tests.client.conftest import Ran
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 CLI = Callable[..., Ran]
+whole = cache(command_line)
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -37,7 +39,7 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
             yield from commands(command, (*path, name))
 
 
-@pytest.mark.parametrize("path", sorted(commands(command_line())), ids=" ".join)
+@pytest.mark.parametrize("path", sorted(commands(whole())), ids=" ".join)
 def test_every_command_has_help(cli: CLI, path: tuple[str, ...]) -> None:
     ran = cli(*path, "--help")
     assert (ran.code, ran.err) == (0, "")
@@ -71,28 +73,28 @@ def test_a_command_that_was_renamed_has_its_old_name_hidden(cli: CLI) -> None:
     assert old.out.replace("let-go", "terminate").split() == new.out.split()
 
 
-@pytest.mark.parametrize("path", [(), *sorted(commands(command_line()))], ids=" ".join)
+@pytest.mark.parametrize("path", [(), *sorted(commands(whole()))], ids=" ".join)
 def test_help_ends_no_clause_with_without(path: tuple[str, ...]) -> None:
     found = [text for text in help_of(path) if re.search(r"\bwithout[.;)]|\bsuch as\b", text)]
     assert found == []
 
 
 def help_of(path: tuple[str, ...]) -> list[str]:
-    command: Any = command_line()
+    command: Any = whole()
     for name in path:
         command = command.commands[name]
     return [command.help or "", *(getattr(each, "help", None) or "" for each in command.params)]
 
 
-@pytest.mark.parametrize("path", sorted(commands(command_line())), ids=" ".join)
+@pytest.mark.parametrize("path", sorted(commands(whole())), ids=" ".join)
 def test_no_flag_has_a_negated_twin(path: tuple[str, ...]) -> None:
-    command: Any = command_line()
+    command: Any = whole()
     for name in path:
         command = command.commands[name]
     assert [each.opts for each in command.params if each.secondary_opts] == []
 
 
-@pytest.mark.parametrize("path", sorted(commands(command_line())), ids=" ".join)
+@pytest.mark.parametrize("path", sorted(commands(whole())), ids=" ".join)
 def test_help_gives_times_that_have_passed_as_they_are_taken(path: tuple[str, ...]) -> None:
     """``10m ago`` is refused; ``10m`` is taken."""
     assert [text for text in help_of(path) if re.search(r"\d[smhd] ago", text)] == []

@@ -349,6 +349,7 @@ async def test_run_brings_the_folder_along_with_all_flags_of_submit(
     assert paths(settings, spec) == ["src/model.py", "train.py"]
 
 
+@pytest.mark.exhaustive
 async def test_run_takes_the_packages_that_the_folder_names(
     longshore: Command, api: Longshore, pool: str, folder: Path
 ) -> None:

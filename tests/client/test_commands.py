@@ -204,6 +204,7 @@ async def test_only_a_running_job_can_be_queued_again(longshore: Command, pool: 
     )
 
 
+@pytest.mark.exhaustive
 async def test_why_and_uncordon_say_that_an_agent_has_cordoned_its_node(
     longshore: Command, pool: str, node: ScriptedNode
 ) -> None:
@@ -252,6 +253,7 @@ async def test_a_pool_that_does_not_exist(longshore: Command, command: str) -> N
     assert ran.err.startswith("error: no pool 'nosuch': `longshore pools` lists them; there are ")
 
 
+@pytest.mark.exhaustive
 async def test_output_that_the_log_store_lacks_is_told(
     longshore: Command, pool: str, node: ScriptedNode
 ) -> None:

@@ -5,6 +5,8 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from longshore.console.dags_view import drawing_html, jobs_html
 from longshore.models.dag_view import DagView, StepState
 from longshore.models.elements import ElementState
@@ -134,6 +136,7 @@ async def test_hold_release_cancel_and_list(
     assert (over.code, over.err) == (77, f"error: DAG {dag_id} has ended already (CANCELLED)\n")
 
 
+@pytest.mark.exhaustive
 async def test_what_the_path_behind_a_job_counts_is_said_of_it_and_of_the_slots_of_an_array(
     longshore: Command, pool: str, tmp_path: Path
 ):
@@ -166,6 +169,7 @@ async def test_what_the_path_behind_a_job_counts_is_said_of_it_and_of_the_slots_
     await longshore("dag", "cancel", dag_id)
 
 
+@pytest.mark.exhaustive
 async def test_who_has_a_mutex_is_said(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):
@@ -194,6 +198,7 @@ async def test_who_has_a_mutex_is_said(
     assert unknown.code == 66
 
 
+@pytest.mark.exhaustive
 async def test_slurms_words_are_shown_to_who_wrote_them(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):
@@ -240,6 +245,7 @@ jobs:
     await node.end(f"{dag_id}.a")
 
 
+@pytest.mark.exhaustive
 async def test_elements_that_wait_for_others_are_shown(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):
@@ -292,6 +298,7 @@ jobs:
     assert [sum((step.elements or {}).values()) for step in ended] == [10, 15]
 
 
+@pytest.mark.exhaustive
 async def test_the_list_has_the_states_that_show_has_and_attempts_are_told(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):
@@ -351,6 +358,7 @@ async def test_a_command_of_jobs_that_is_given_a_dag_names_its_jobs(
         assert f"`longshore dag show {pool}` draws it" in ran.err
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_waits_is_cancelled_and_asked_about_by_the_name_of_its_dag(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from longshore.console.dags_view import head_html
@@ -15,6 +16,7 @@ from tests.client.test_dag_commands import a_file
 from tests.support.scripted_node import ScriptedNode
 
 
+@pytest.mark.exhaustive
 async def test_a_dag_that_no_workflow_follows_is_shown_as_such(
     longshore: Command, node: ScriptedNode, pool: str, temporal: Client, tmp_path: Path,
     settings: Settings,

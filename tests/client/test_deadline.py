@@ -177,6 +177,7 @@ async def test_what_is_said_of_a_job_that_will_be_late_and_what_meeting_it_costs
         await node.end(runs)
 
 
+@pytest.mark.exhaustive
 async def test_a_dry_run_judges_no_deadline_by_a_start_that_nobody_keeps(
     longshore: Command, pool: str, temporal: Client, settings: Settings
 ) -> None:

@@ -184,6 +184,7 @@ def test_what_cannot_be_read_is_told(
     assert says in " ".join(ran.err.replace("│", " ").split())
 
 
+@pytest.mark.exhaustive
 async def test_a_dry_run_says_that_a_quota_or_a_sponsor_is_in_the_way(
     longshore: Command, pool: str, node: ScriptedNode, family: Ledger
 ) -> None:
@@ -224,6 +225,7 @@ async def test_a_dry_run_says_that_a_quota_or_a_sponsor_is_in_the_way(
         await longshore("cancel", job)
 
 
+@pytest.mark.exhaustive
 async def test_a_dry_run_says_that_no_budget_pays_for_a_job_that_needs_one(
     longshore: Command, pool: str, node: ScriptedNode, family: Ledger
 ) -> None:
@@ -265,6 +267,7 @@ async def test_a_dry_run_says_that_no_budget_pays_for_a_job_that_needs_one(
     await longshore("cancel", runs)
 
 
+@pytest.mark.exhaustive
 async def test_an_envelope_for_gpus_that_the_pool_has_not_pays_for_no_job_there(
     longshore: Command, pool: str, node: ScriptedNode, family: Ledger, tmp_path: Path
 ) -> None:
@@ -292,6 +295,7 @@ async def test_an_envelope_for_gpus_that_the_pool_has_not_pays_for_no_job_there(
     await longshore("cancel", waiting)
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_has_to_be_paid_for_starts_where_its_envelope_is_for(
     longshore: Command, pool: str, node: ScriptedNode, family: Ledger, temporal: Client,
     settings: Settings,
@@ -330,6 +334,7 @@ async def test_a_job_that_has_to_be_paid_for_starts_where_its_envelope_is_for(
             await longshore("cancel", job)
 
 
+@pytest.mark.exhaustive
 async def test_why_says_what_would_pay_and_not_to_add_a_node(
     longshore: Command, pool: str, node: ScriptedNode, family: Ledger
 ) -> None:
@@ -361,6 +366,7 @@ async def test_a_job_that_is_submitted_again_with_its_key_is_the_one_that_runs(
     await longshore("cancel", first)
 
 
+@pytest.mark.exhaustive
 async def test_why_of_a_job_over_a_quota_says_how_to_raise_that(
     longshore: Command, pool: str, node: ScriptedNode, family: Ledger
 ) -> None:

@@ -123,6 +123,7 @@ def test_a_command_is_patient_for_less_than_a_check_of_doctor() -> None:
     assert timedelta(seconds=5) <= database.PATIENCE < timedelta(seconds=10)
 
 
+@pytest.mark.exhaustive
 async def test_a_job_is_cancelled_by_its_id_while_the_database_is_locked(
     longshore: Command,
     settings: Settings,

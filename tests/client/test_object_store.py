@@ -89,6 +89,7 @@ async def test_code_is_sent_once_a_node_gets_it_and_what_nothing_needs_goes(
         await database.close()
 
 
+@pytest.mark.exhaustive
 async def test_a_submit_sends_its_folder_and_pull_brings_what_the_job_gave_back(
     bucket: str,
     longshore: Command,

@@ -32,6 +32,7 @@ async def api(temporal: Client, settings: Settings) -> Any:
     await client.close()
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("runs", [True, False], ids=["runs", "waits"])
 async def test_a_terminated_job_has_failed_wherever_one_looks(
     longshore: Command,
@@ -85,6 +86,7 @@ async def test_a_terminated_job_has_failed_wherever_one_looks(
     assert [each.state for each in shown if each] == [JobState.FAILED] * 4
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("runs", [True, False], ids=["runs", "waits"])
 async def test_a_terminated_job_has_failed_also_where_the_same_is_started_again(
     longshore: Command,
@@ -172,6 +174,7 @@ async def test_a_job_that_was_reset_after_its_end_stays_as_it_ended_for_who_wait
     assert result == ended.model_copy(update={"ended_at": result.ended_at})
 
 
+@pytest.mark.exhaustive
 async def test_a_terminated_array_has_failed_in_lists_too(
     api: Longshore, settings: Settings, node: ScriptedNode, pool: str, temporal: Client
 ) -> None:

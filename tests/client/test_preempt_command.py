@@ -126,6 +126,7 @@ def test_without_dry_run_nobody_is_stopped(cli: CLI) -> None:
     assert "longshore preempt --dry-run JOB" in ran.err
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_waits_is_decided_for_in_its_pool(
     longshore: Command, pool: str, temporal: Client, settings: Settings, tmp_path: Path
 ) -> None:
@@ -171,6 +172,7 @@ async def test_a_job_that_waits_is_decided_for_in_its_pool(
         await node.end(low)
 
 
+@pytest.mark.exhaustive
 async def test_of_a_job_that_waits_since_that_is_cheaper_why_says_the_ways_with_their_prices(
     longshore: Command, pool: str, temporal: Client, settings: Settings
 ) -> None:
@@ -203,6 +205,7 @@ async def test_of_a_job_that_waits_since_that_is_cheaper_why_says_the_ways_with_
         await node.end(low)
 
 
+@pytest.mark.exhaustive
 async def test_a_job_whose_class_has_risen_is_told_that_it_preempts_by_its_own(
     longshore: Command, pool: str, temporal: Client, settings: Settings
 ) -> None:
@@ -232,6 +235,7 @@ async def test_a_job_whose_class_has_risen_is_told_that_it_preempts_by_its_own(
         await node.end(runs)
 
 
+@pytest.mark.exhaustive
 async def test_one_moment_is_told_where_nobody_knows_how_long_those_take_that_run(
     longshore: Command, pool: str, temporal: Client, settings: Settings, tmp_path: Path
 ) -> None:
@@ -274,6 +278,7 @@ async def _with_start(told: Callable[[], Awaitable[JobView]]) -> JobView | None:
     return job if job.estimated_start else None
 
 
+@pytest.mark.exhaustive
 async def test_the_price_to_buy_at_is_compared_for_a_file_too(
     longshore: Command, pool: str, market: RunningMarket, temporal: Client, settings: Settings,
     tmp_path: Path,

@@ -91,6 +91,7 @@ async def test_a_job_that_waits_for_its_price_says_so_everywhere(
     assert (await longshore("cancel", job_id)).code == 0
 
 
+@pytest.mark.exhaustive
 async def test_a_job_is_let_in_when_its_pool_has_another_price(
     longshore: Command, pool: str, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ async def test_a_pool_that_is_made_is_balanced_until_it_is_told(longshore: Comma
     assert (found.order, found.weights) == (QueueOrder.AGE, None)
 
 
+@pytest.mark.exhaustive
 async def test_a_score_is_set_by_a_profile_or_weights_and_shown(longshore: Command, pool: str):
     set_ = await longshore("pool", "set", pool, "--profile", "balanced", "--score", "half_life=3d")
     assert set_.code == 0, set_.err

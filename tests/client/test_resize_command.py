@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from longshore.models.resize import ResizeReply
@@ -59,6 +60,7 @@ async def test_a_size_from_the_job_file_to_why(
     await node.end(job_id, 2)
 
 
+@pytest.mark.exhaustive
 async def test_why_says_why_a_job_with_fewer_gpus_does_not_grow(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ) -> None:
@@ -102,6 +104,7 @@ async def test_what_cannot_be_is_told_with_what_to_do(
     assert "no job 'no-such-job'" in missing.err
 
 
+@pytest.mark.exhaustive
 async def test_a_change_in_place_is_told_as_one(
     longshore: Command, temporal: Client, settings: Settings, pool: str, tmp_path: Path
 ) -> None:

@@ -153,6 +153,7 @@ async def test_trigger_list_and_delete(
     assert (await longshore("schedule", "delete", pool)).code == 66
 
 
+@pytest.mark.exhaustive
 async def test_pause_resume_and_backfill(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):

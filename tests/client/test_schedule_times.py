@@ -54,6 +54,7 @@ async def test_the_days_of_a_daily_line_are_those_on_which_it_does_not_run_once(
         assert named == wanted, f"{hour}:{minute:02}"
 
 
+@pytest.mark.exhaustive
 async def test_what_the_server_does_with_hours_that_come_twice_is_named(temporal: Client):
     for zone in ("America/New_York", "Europe/Berlin"):
         for line in ("0 * * * *", "*/15 * * * *"):

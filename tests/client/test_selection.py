@@ -61,6 +61,7 @@ async def test_jobs_are_listed_by_labels_names_and_states(
     assert "labels sweep=7, team=vision" in " ".join(job.out.split())
 
 
+@pytest.mark.exhaustive
 async def test_a_dry_run_lists_and_does_nothing(
     longshore: Command, pool: str, sweep: dict[str, str]
 ) -> None:
@@ -78,6 +79,7 @@ async def test_a_dry_run_lists_and_does_nothing(
     assert await ids(longshore, pool, "--state", "HELD") == set(sweep)
 
 
+@pytest.mark.exhaustive
 async def test_selected_jobs_are_asked_and_the_others_are_not(
     longshore: Command, pool: str, sweep: dict[str, str]
 ) -> None:
@@ -108,6 +110,7 @@ async def _are_left(longshore: Command, pool: str, names: set[str]) -> bool:
     return left == names
 
 
+@pytest.mark.exhaustive
 async def test_running_jobs_are_queued_again_by_their_label(
     longshore: Command, pool: str, node: ScriptedNode
 ) -> None:
@@ -129,6 +132,7 @@ async def test_running_jobs_are_queued_again_by_their_label(
     assert told["status"]["attempts"][0]["failure"] is None
 
 
+@pytest.mark.exhaustive
 async def test_jobs_of_several_tenants_have_to_be_meant(longshore: Command, pool: str) -> None:
     mine = await submitted(longshore, pool, "--hold", "--label", "shared=1")
     theirs = await submitted(longshore, pool, "--hold", "--label", "shared=1", "--tenant", "nlp")
@@ -198,6 +202,7 @@ class _Api:
         return ref
 
 
+@pytest.mark.exhaustive
 async def test_pages_of_a_selection_are_put_together(
     longshore: Command, pool: str, monkeypatch: pytest.MonkeyPatch, sweep: dict[str, str]
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from temporalio.client import Client
 
 from longshore.models.serve_plan import ServePreview
@@ -133,6 +134,7 @@ async def test_a_replica_in_another_pool_counts_against_the_same_quota(
     assert f"quota of tenant {narrow}: max_gpus: 0.625 + 0.625 > 1" in second
 
 
+@pytest.mark.exhaustive
 async def test_it_says_where_a_replica_of_its_own_is_stopped_first(
     longshore: Command, tmp_path: Path, pool: str, temporal: Client, settings: Settings
 ) -> None:

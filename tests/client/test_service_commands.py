@@ -112,6 +112,7 @@ async def test_serve_says_what_it_changes(
     ]
 
 
+@pytest.mark.exhaustive
 async def test_of_a_service_that_no_node_holds_it_is_told_that_its_engine_waits(
     longshore: Command,
     tmp_path: Path,

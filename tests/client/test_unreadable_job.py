@@ -25,6 +25,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize(("stored", "named"), list(DAMAGES.values()), ids=list(DAMAGES))
 async def test_who_asks_is_told_what_is_wrong_with_it_and_what_to_do(
     longshore: Command, pool: str, node: ScriptedNode, settings: Settings, stored: str, named: str

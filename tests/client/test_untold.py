@@ -82,6 +82,7 @@ async def engine(longshore: Command, pool: str, tmp_path: Path) -> AsyncIterator
     assert (await longshore("service", pool, "--remove")).code == 0
 
 
+@pytest.mark.exhaustive
 async def test_a_change_of_a_service_is_stored(
     longshore: Command, engine: str, pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -23,6 +23,7 @@ from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 
 
+@pytest.mark.exhaustive
 async def test_who_waits_hears_once_that_the_server_is_away_and_once_that_it_is_back(
     temporal: Client, settings: Settings, control: None, pool: str
 ) -> None:

@@ -243,6 +243,7 @@ def test_providers(console: RunningConsole, example: RunningMarket) -> None:
     assert sfcompute["simulated"]
 
 
+@pytest.mark.exhaustive
 def test_without_markets_and_database_it_says_what_to_do() -> None:
     """And it finds a simulated market that comes later, by its file in the state folder."""
     with temporary_folder() as folder, running_console(folder) as console:

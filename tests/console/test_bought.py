@@ -64,6 +64,7 @@ async def test_where_nothing_was_bought_it_is_said_what_to_do(page: Page, fresh:
         await expect(page.get_by_text(said)).to_be_visible()
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("width", [390, 700])
 async def test_narrow_windows_show_all_columns_of_the_purchases(
     page: Page, fresh_database: str, width: int

@@ -161,6 +161,7 @@ async def test_programs_read_the_same(here: RunningConsole, family: Ledger) -> N
     assert here.get("/jobs/nobody/payers").status_code == 404
 
 
+@pytest.mark.exhaustive
 async def test_without_tenants_the_page_says_how_one_is_made(
     browser: Browser, database_url: str
 ) -> None:

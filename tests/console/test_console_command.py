@@ -24,6 +24,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
     assert "LONGSHORE_CONSOLE_ADDRESS" in done.stderr
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize(
     ("address", "says"), [("nonsense", "--address must be a port"), ("off", "--address, such as")]
 )

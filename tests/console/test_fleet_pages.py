@@ -151,6 +151,7 @@ async def test_who_holds_which_gpu(page: Page, here: RunningConsole, standing: F
     await expect(page.get_by_role("heading", name=standing.part)).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_the_page_of_nodes_follows_what_happens(
     page: Page, here: RunningConsole, fleet: Fleet
 ):
@@ -213,6 +214,7 @@ async def test_one_job_with_its_attempts(page: Page, here: RunningConsole, fleet
     await expect(attempts).to_contain_text("user, exit code 3: exit code 3")
 
 
+@pytest.mark.exhaustive
 async def test_jobs_by_their_label(page: Page, here: RunningConsole, standing: Fleet):
     await page.goto(f"{here.url}/jobs/{standing.part}")
     await page.get_by_role("link", name=f"sweep={standing.pool}").click()
@@ -225,6 +227,7 @@ async def test_jobs_by_their_label(page: Page, here: RunningConsole, standing: F
     await expect(page.get_by_text("No label is like that")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_jobs_of_every_kind_of_id(page: Page, here: RunningConsole, fleet: Fleet):
     longest = f"_{fleet.pool}-".ljust(LONGEST_JOB_ID, "x")
     spec = {"name": "odd", "command": "true", "pool": fleet.pool, "gpus": 9}
@@ -244,11 +247,13 @@ async def test_jobs_of_every_kind_of_id(page: Page, here: RunningConsole, fleet:
         await expect(page.get_by_role("link", name=job_id, exact=True)).to_have_count(0)
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_is_not_there(page: Page, here: RunningConsole):
     await page.goto(f"{here.url}/jobs/none-of-this")
     await expect(page.get_by_text("There is no such job")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_its_workflow_has_refused(
     page: Page, here: RunningConsole, standing: Fleet, temporal: Client
 ):
@@ -317,6 +322,7 @@ async def test_a_dag_is_drawn_and_follows_what_happens(
     await expect(page.get_by_text("There is no such DAG")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_the_page_of_an_array_has_its_elements_and_those_of_a_phone_fade_at_the_edge(
     page: Page, here: RunningConsole, fleet: Fleet
 ):
@@ -373,6 +379,7 @@ async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole,
     await expect(page.get_by_text("There is no such pool")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_who_waits_and_the_past_day(page: Page, here: RunningConsole, standing: Fleet):
     await page.goto(f"{here.url}/queue?pool={standing.pool}")
     waiting = page.get_by_role("table", name="Waiting jobs, in order").locator("tbody tr")
@@ -397,6 +404,7 @@ async def test_who_waits_and_the_past_day(page: Page, here: RunningConsole, stan
     await expect(waiting).to_have_count(1)
 
 
+@pytest.mark.exhaustive
 async def test_narrow_windows_scroll_in_one_direction(
     page: Page, here: RunningConsole, standing: Fleet
 ):
@@ -409,6 +417,7 @@ async def test_narrow_windows_scroll_in_one_direction(
         assert await page.evaluate(f"{_CUT_OFF}.length") == 0, path
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("path", ["nodes?show=all", "queue?", "cycles?"])
 async def test_rows_are_stacked_on_a_phone(
     page: Page, here: RunningConsole, standing: Fleet, path: str
@@ -420,6 +429,7 @@ async def test_rows_are_stacked_on_a_phone(
     assert await page.evaluate(f"{_CUT_OFF}.length") == 0
 
 
+@pytest.mark.exhaustive
 async def test_pages_say_that_the_database_is_away_and_go_on(
     browser: Browser, stack: Stack, database_url: str
 ):

@@ -96,6 +96,7 @@ async def test_it_follows_the_market(open_page: Open, example: RunningMarket) ->
     await expect(said).to_contain_text("$2.00")
 
 
+@pytest.mark.exhaustive
 async def test_the_past_of_prices_and_limits(
     open_page: Open, example: RunningMarket, console_database: str
 ) -> None:
@@ -120,6 +121,7 @@ async def test_the_past_of_prices_and_limits(
     await expect(chart).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_it_looks_at_the_market_only_while_it_can_be_seen(
     open_page: Open, console: RunningConsole, example: RunningMarket
 ) -> None:
@@ -134,6 +136,7 @@ async def test_it_looks_at_the_market_only_while_it_can_be_seen(
     await expect(the_limit(page)).to_contain_text("$4.00")
 
 
+@pytest.mark.exhaustive
 async def test_what_is_asked_for_can_be_changed_by_keyboard(
     open_page: Open, example: RunningMarket
 ) -> None:
@@ -160,6 +163,7 @@ async def test_what_is_asked_for_can_be_changed_by_keyboard(
     await expect(page.get_by_text("8xABACUS is not traded here")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_a_thin_book_warns(open_page: Open, example: RunningMarket) -> None:
     page = await open_page("node_count=50")
     await expect(page.get_by_text("Thin book.")).to_be_visible()
@@ -167,18 +171,21 @@ async def test_a_thin_book_warns(open_page: Open, example: RunningMarket) -> Non
     await open_and_expect(open_page, "node_count=100", "Too few GPUs for sale.")
 
 
+@pytest.mark.exhaustive
 async def test_an_empty_book_says_so(open_page: Open, example: RunningMarket) -> None:
     example.book({"side": "buy", "dollars_per_gpu_hour": 2, "nodes": 3})
     page = await open_and_expect(open_page, "node_count=8", "Nothing of 8xH100 is for sale")
     await expect(the_limit(page)).to_have_count(0)
 
 
+@pytest.mark.exhaustive
 async def test_what_is_no_type_says_how_to_write_one(
     open_page: Open, example: RunningMarket
 ) -> None:
     await open_and_expect(open_page, "instance_type=H100", "Write it like 8xH100")
 
 
+@pytest.mark.exhaustive
 async def test_a_market_that_is_away_and_comes_back(
     open_page: Open, example: RunningMarket
 ) -> None:
@@ -204,6 +211,7 @@ async def test_dark_follows_the_system_and_the_button_wins(
     await expect(page.locator("body")).to_have_class(re.compile("body--light"))
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("query", ["node_count=8", "node_count=9999", "instance_type=8xABACUS"])
 async def test_a_phone_scrolls_in_one_direction(
     open_page: Open, example: RunningMarket, query: str

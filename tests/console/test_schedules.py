@@ -100,6 +100,7 @@ async def page(browser: Browser, here: RunningConsole) -> AsyncIterator[Page]:
     await context.close()
 
 
+@pytest.mark.exhaustive
 async def test_the_api_tells_what_the_command_does(
     here: RunningConsole, longshore: Longshore, pool: str
 ):

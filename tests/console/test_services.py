@@ -201,6 +201,7 @@ async def test_the_api_tells_what_the_command_does(
     assert (slot.leased, slot.estimated) == (1000, 1000)
 
 
+@pytest.mark.exhaustive
 async def test_an_engine_is_evicted_over_the_api_as_by_the_command(
     here_with_temporal: RunningConsole, longshore: Longshore, service: str
 ):
@@ -219,12 +220,14 @@ async def test_an_engine_is_evicted_over_the_api_as_by_the_command(
     assert here.http.post("/slots/none-there-1/evict").status_code == 404
 
 
+@pytest.mark.exhaustive
 def test_without_temporal_no_engine_is_evicted(here: RunningConsole):
     answer = here.http.post("/slots/none-there-1/evict")
     assert answer.status_code == 503
     assert answer.headers["Retry-After"]
 
 
+@pytest.mark.exhaustive
 async def test_the_api_tells_of_models_and_runtimes(
     here: RunningConsole, longshore: Longshore, pool: str
 ):

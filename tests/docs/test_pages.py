@@ -16,6 +16,10 @@ PAGES = [
 ]
 
 
+DEAR = ("docs/first-job.md", "docs/dags.md")
+"""`make faults` alone runs them: what they do is tested at commands and purchases, too."""
+
+
 @pytest.fixture(scope="module")
 def docs() -> Iterator[DocsStack]:
     """Starts `longshore up` with two simulated nodes and the console, 15 s; ends it, 5 s."""
@@ -24,7 +28,10 @@ def docs() -> Iterator[DocsStack]:
 
 
 @pytest.mark.timeout(900)  # each command has five minutes
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.exhaustive if page in DEAR else ()) for page in PAGES],
+)
 def test_what_a_page_tells_works(page: str, docs: DocsStack):
     run = PageRun(docs, page)
     try:

@@ -26,6 +26,7 @@ def home() -> Iterator[Home]:
         yield home
 
 
+@pytest.mark.exhaustive
 async def test_queued_and_running_jobs_survive_the_end_of_every_process(home: Home):
     before = await asyncio.to_thread(home.up, "--nodes", "1")
     journal = home.folder / "journal"

@@ -69,6 +69,7 @@ async def test_a_cut_node_whose_clock_jumped_waits_to_be_set_right(fleet: Fleet)
     await fleet.all_ready()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("jump", [pytest.param("forward", marks=pytest.mark.exhaustive), "back"])
 @pytest.mark.parametrize(
     "whose",
@@ -145,6 +146,7 @@ async def test_one_purchase_while_the_clock_of_the_control_worker_jumps(
         buyers.set_clock(CONTROL, 0)
 
 
+@pytest.mark.exhaustive
 async def test_an_order_that_is_not_listed_yet_is_waited_for_by_the_database_s_clock(
     buyers: Fleet, market: RunningMarket, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ async def test_a_short_cut_costs_nothing(
     assert [_lease_ends(fleet, job_id) for job_id in jobs] == [["finished"]] * 4
 
 
+@pytest.mark.exhaustive
 async def test_what_ended_while_the_server_was_away_does_not_run_again(
     fleet: Fleet, near: AgentProcess, pool: str, go: Path
 ) -> None:

@@ -23,6 +23,7 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.exhaustive
 async def test_it_does_what_its_picture_says_while_processes_are_killed(fleet: Fleet) -> None:
     dag_id = await _submitted(fleet, _pipeline())
     await _kill_where_runs(fleet, f"{dag_id}.prepare.s1")

@@ -121,6 +121,7 @@ def test_an_empty_database_is_to_be_upgraded(plant: Plant):
     assert "agents" not in found
 
 
+@pytest.mark.exhaustive
 def test_a_pool_that_may_buy_without_a_market_is_named(plant: Plant):
     plant.longshore("pool", "set", "buyers", "--buying", "enabled=true")
     try:

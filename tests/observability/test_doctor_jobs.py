@@ -17,6 +17,7 @@ from tests.support.plant import POOL, Plant
 from tests.support.waiting import eventually
 
 
+@pytest.mark.exhaustive
 async def test_a_job_whose_stored_spec_cannot_be_read_is_named_until_it_is_cancelled(
     plant: Plant,
 ):

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.collector import Collector, Span
 from tests.support.local_stack import ROOT
 from tests.support.plant import Plant
@@ -55,6 +57,7 @@ def test_a_collector_that_is_away_does_not_hold_up_a_command(plant: Plant):
     assert done.stdout.strip()
 
 
+@pytest.mark.exhaustive
 def test_missing_packages_are_said_plainly():
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"

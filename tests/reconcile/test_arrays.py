@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from temporalio.client import Client
 
 from longshore.activities.database import Database
@@ -64,6 +65,7 @@ async def test_what_a_terminated_slot_had_has_failed_and_the_rest_is_told_why(
     assert "no slot was left to run it" in found[-1].message
 
 
+@pytest.mark.exhaustive
 async def test_slots_of_an_array_that_was_terminated_give_up_what_they_hold(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
 ):

@@ -3,6 +3,7 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
 from sqlalchemy import text
 from temporalio.client import Client
 
@@ -25,6 +26,7 @@ AT_ONCE = timedelta(seconds=0.3)
 SOON = ReconcileRequest(margin=AT_ONCE, missing_margin=AT_ONCE, second_look=AT_ONCE)
 
 
+@pytest.mark.exhaustive
 async def test_a_terminated_job_has_failed_for_its_dag(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -70,6 +72,7 @@ async def test_the_mutex_of_a_terminated_job_is_free_again(
     assert (await longshore.wait_dag(second)).state is DagState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_a_terminated_dag_is_named_and_lets_others_pass(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
 ):
@@ -108,6 +111,7 @@ async def test_a_terminated_dag_is_named_and_lets_others_pass(
     assert fine.level is Level.OK
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_was_never_submitted_gives_its_mutex_back(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
 ):

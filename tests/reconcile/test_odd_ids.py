@@ -3,6 +3,7 @@
 import uuid
 from datetime import timedelta
 
+import pytest
 from temporalio.client import Client
 
 from longshore.activities.database import Database
@@ -28,6 +29,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 async def test_ids_with_nul_stop_neither_reconcile_nor_the_list_of_jobs(
     longshore: Longshore, temporal: Client, control: Database, pool: str
 ):

@@ -108,6 +108,7 @@ async def test_the_end_of_a_terminated_job_is_its_own_where_its_id_was_started_a
     await _finds_nothing(temporal)
 
 
+@pytest.mark.exhaustive
 async def test_the_end_of_a_terminated_job_and_a_late_enqueue_do_not_wait_for_each_other(
     longshore: Longshore, control: Database, pool: str, temporal: Client
 ):
@@ -127,6 +128,7 @@ async def test_the_end_of_a_terminated_job_and_a_late_enqueue_do_not_wait_for_ea
     await _finds_nothing(temporal)
 
 
+@pytest.mark.exhaustive
 async def test_a_job_whose_workflow_was_terminated_in_a_run_gives_its_gpus_back_when_stopped(
     longshore: Longshore, control: Database, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -145,6 +147,7 @@ async def test_a_job_whose_workflow_was_terminated_in_a_run_gives_its_gpus_back_
     await _runs_through(longshore, node, pool)
 
 
+@pytest.mark.exhaustive
 async def test_gpus_are_not_given_back_while_nobody_knows_that_the_process_has_ended(
     longshore: Longshore, temporal: Client, ledger: Ledger, pool: str
 ):
@@ -169,6 +172,7 @@ async def test_gpus_are_not_given_back_while_nobody_knows_that_the_process_has_e
     await _finds_nothing(temporal)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("control")
 async def test_a_pool_whose_workflow_was_terminated_is_started_again(
     longshore: Longshore, pool: str, temporal: Client
@@ -223,6 +227,7 @@ async def test_a_placement_whose_signal_was_lost_is_signalled_again(
     await _finds_nothing(temporal)
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_never_heard_of_a_placement_that_was_lost_queues_again(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, ledger: Ledger
 ):
@@ -237,6 +242,7 @@ async def test_a_job_that_never_heard_of_a_placement_that_was_lost_queues_again(
     await _cancelled(longshore, job_id)
 
 
+@pytest.mark.exhaustive
 async def test_a_gang_that_lost_its_nodes_is_told_of_each_again(
     longshore: Longshore, pool: str, temporal: Client, settings: Settings, ledger: Ledger
 ):
@@ -259,6 +265,7 @@ async def test_a_gang_that_lost_its_nodes_is_told_of_each_again(
         await _cancelled(longshore, job_id)
 
 
+@pytest.mark.exhaustive
 async def test_a_placement_that_is_over_for_its_workflow_is_stopped_and_withdrawn(
     node: ScriptedNode, pool: str, temporal: Client, ledger: Ledger, longshore: Longshore
 ):
@@ -294,6 +301,7 @@ async def test_what_is_left_of_an_ended_job_is_ended(
     await _finds_nothing(temporal)
 
 
+@pytest.mark.exhaustive
 async def test_a_job_without_any_workflow_is_ended_unless_all_jobs_are(
     longshore: Longshore, temporal: Client, ledger: Ledger, pool: str
 ):

@@ -166,12 +166,14 @@ async def test_the_schedule_of_the_markets_runs_a_look(
     assert await handle.result() == MarketWatchReport()  # no market is configured
 
 
+@pytest.mark.exhaustive
 async def test_reconcile_says_that_all_agree(settings: Settings, control: Database):
     done = await _longshore(settings, "reconcile")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("All agree (open jobs: 0, ")
 
 
+@pytest.mark.exhaustive
 async def test_reconcile_says_what_has_ended_too_recently_and_when_to_run_it_again(
     longshore: Longshore, settings: Settings, control: Database, temporal: Client, pool: str
 ):
@@ -211,6 +213,7 @@ async def test_reconcile_says_what_has_ended_too_recently_and_when_to_run_it_aga
     assert report.settled
 
 
+@pytest.mark.exhaustive
 async def test_reconcile_ends_with_1_where_a_person_must_look(
     settings: Settings, control: Database, node: ScriptedNode
 ):

@@ -104,6 +104,7 @@ def test_a_compiled_plan_is_that_of_the_reference(scene: Scene, most: int) -> No
     assert compiled.model_copy(update={"decisions": wordless}) == expected
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize(
     ("rule", "weights"),
     [

@@ -23,6 +23,7 @@ def test_a_gang_that_needs_more_keeps_nobody_from_being_bought_for_and_says_why(
     assert [plan.nodes for plan in at_most.plans] == [MOST_NODES]
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("rule", list(BuyingRule))
 def test_of_a_long_queue_and_a_large_target_it_buys_what_one_purchase_holds(rule: BuyingRule):
     jobs = [a_job(f"a{number:02}", 8) for number in range(40)]

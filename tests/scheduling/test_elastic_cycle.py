@@ -268,6 +268,7 @@ def test_a_compiled_plan_is_that_made_job_by_job(
     assert plan(*arguments, compiled=True) == plan(*arguments, compiled=False)
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("rule", [PackingRule.KEEP_ROOM, PackingRule.SEED_SCORE])
 def test_a_long_queue_is_planned_the_same_compiled_and_in_part(rule: PackingRule) -> None:
     elastic_starts = smaller = 0

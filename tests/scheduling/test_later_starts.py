@@ -204,6 +204,7 @@ def test_nothing_else_of_a_plan_depends_on_it(
         assert each.estimated_start > NOW
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("further", [1_000, 10])
 def test_a_part_of_a_long_queue_tells_the_same(
     monkeypatch: pytest.MonkeyPatch, further: int

@@ -173,6 +173,7 @@ def who_change_places(chance: random.Random) -> Scene:
     return Scene(uneven_nodes(chance), [], queue)
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("rule", [PackingRule.KEEP_ROOM, PackingRule.SEED_SCORE])
 def test_who_does_not_ask_is_left_out_where_one_alike_found_no_room(rule: PackingRule) -> None:
     scenes = (short_behind_long, long_scene, who_change_places)

@@ -64,6 +64,7 @@ def waiting(chance: random.Random, count: int) -> list[JobRequest]:
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("policy", POLICIES, ids=["age", "rank", "balanced"])
 def test_who_is_stopped(policy: PackingPolicy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_queue, "LONG", 100)

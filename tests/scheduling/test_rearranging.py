@@ -258,6 +258,7 @@ def test_as_a_set_the_first_that_differs_starts(scene: Scene, policy: PackingPol
     check_against_one_by_one(scene, policy)
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("rule", RULES)
 def test_long_queues_on_crowded_nodes_are_packed_as_sets(rule: PackingRule) -> None:
     found = 0
@@ -268,6 +269,7 @@ def test_long_queues_on_crowded_nodes_are_packed_as_sets(rule: PackingRule) -> N
     assert found >= 1
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("rule", RULES)
 def test_queues_that_fill_empty_nodes_are_packed_as_sets(rule: PackingRule) -> None:
     found = 0

@@ -5,6 +5,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,6 +88,7 @@ def test_plans_with_sensitive_jobs_are_those_of_the_reference(
     assert plan_without_words(scene, policy, compiled) == expected
 
 
+@pytest.mark.exhaustive
 def test_long_mixed_queues_on_crowded_nodes_are_planned_as_by_the_reference() -> None:
     placed: Counter[str] = Counter()
     reserved: Counter[str] = Counter()

@@ -104,6 +104,7 @@ def test_every_plan_by_a_rule_is_that_of_its_plain_twin(
     assert plan_in_numbers(scene, policy, recent) == expected_plan(scene, policy, recent)
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("rule", OTHERS)
 def test_long_queues_on_crowded_nodes_are_planned_by_a_rule_as_by_its_twin(
     rule: PackingRule,

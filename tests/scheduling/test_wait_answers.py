@@ -44,6 +44,7 @@ def planned_each_alone(scene: Scene, policy: PackingPolicy) -> CyclePlan:
         return planned(scene, policy, compiled=False)
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("rule", [PackingRule.KEEP_ROOM, PackingRule.SEED_SCORE])
 def test_each_is_told_what_it_would_be_alone(rule: PackingRule) -> None:
     codes: Counter[RejectionCode] = Counter()
@@ -99,6 +100,7 @@ def _of_any_length(chance: random.Random, number: int) -> JobRequest:
     return a_gang(gpus, chance.choice([None, 2, 6]), cpus=chance.choice([4, 60]), ram=0)
 
 
+@pytest.mark.exhaustive
 def test_each_gang_is_told_what_it_would_be_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where its duration decides nothing the nodes are not asked for it, and where it does they
     are: as what is kept for others on nodes that have GPUs free."""

@@ -246,6 +246,7 @@ def close(client: socket.socket, accepted: socket.socket) -> int:
     return port
 
 
+@pytest.mark.exhaustive(always=1)
 def test_our_own_are_left_out(server: socket.socket):
     connections = Connections(server.getsockname()[1])
     client, accepted = connect(server)
@@ -257,6 +258,7 @@ def test_our_own_are_left_out(server: socket.socket):
     assert not connections.look()
 
 
+@pytest.mark.exhaustive(always=1)
 def test_our_own_are_left_out_as_long_as_they_are_seen(server: socket.socket):
     """Two each second, for the minute in which what is closed is seen."""
     connections = Connections(server.getsockname()[1])

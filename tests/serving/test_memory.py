@@ -154,6 +154,7 @@ def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> N
     assert said.compute <= 2 * real.compute + spare
 
 
+@pytest.mark.exhaustive(always=2)
 @pytest.mark.parametrize(
     ("name", "way"),
     [
@@ -174,6 +175,7 @@ def test_what_the_engine_allocates_of_an_unknown_architecture_is_no_more(
     assert real.compute <= said.compute, real.log
 
 
+@pytest.mark.exhaustive
 @given(
     st.sampled_from(sorted(MODELS)), st.integers(1, 20_000), st.integers(1, 40),
     st.sampled_from(CacheType),

@@ -90,6 +90,7 @@ async def ready_node(longshore: Longshore, script: Script) -> NodeView:
     return found
 
 
+@pytest.mark.exhaustive
 async def test_a_bought_instance_runs_jobs_until_its_window_closes(
     longshore: Longshore, market: RunningMarket, room: AgentRoom, script: Script
 ):

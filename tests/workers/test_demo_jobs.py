@@ -140,6 +140,7 @@ def test_the_training_saves_when_stopped_and_goes_on_to_the_end(tmp_path: Path) 
     assert second.returncode == 0, second.stdout
 
 
+@pytest.mark.exhaustive
 def test_the_training_fails_when_it_has_learned_too_little() -> None:
     command = [sys.executable, EXAMPLES / "train.py", "--epochs", "2", "--epoch-seconds", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

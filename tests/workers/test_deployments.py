@@ -130,6 +130,7 @@ async def test_a_version_gets_no_work_until_it_is_current_and_status_says_so(
         assert "has no version nowhere" in missing.stderr
 
 
+@pytest.mark.exhaustive
 async def test_the_version_before_is_named_when_the_first_answer_was_lost(
     place: Place, deployment: Deployments, monkeypatch: pytest.MonkeyPatch
 ):
@@ -147,6 +148,7 @@ async def test_the_version_before_is_named_when_the_first_answer_was_lost(
         assert (await deployment.set_current("b")).previous == "a"
 
 
+@pytest.mark.exhaustive
 async def test_an_installation_without_versions_gets_them(
     place: Place, deployment: Deployments, longshore: Longshore, node: ScriptedNode
 ):
@@ -168,6 +170,7 @@ async def test_an_installation_without_versions_gets_them(
                     assert await build_of(place, job_workflow_id(job_id)) == "a"
 
 
+@pytest.mark.exhaustive
 async def test_what_a_dead_version_holds_is_named_and_can_be_moved_by_force(
     place: Place, deployment: Deployments, longshore: Longshore, node: ScriptedNode
 ):
@@ -193,6 +196,7 @@ async def test_what_a_dead_version_holds_is_named_and_can_be_moved_by_force(
                 assert await build_of(place, workflow_id) == "b"
 
 
+@pytest.mark.exhaustive
 async def test_a_current_version_whose_workers_have_died_is_named_beside_others_at_work(
     place: Place, deployment: Deployments, monkeypatch: pytest.MonkeyPatch
 ):
@@ -211,6 +215,7 @@ async def test_a_current_version_whose_workers_have_died_is_named_beside_others_
         assert await temporal_checks.checks(place.temporal)["control worker"]() == [found]
 
 
+@pytest.mark.exhaustive
 async def test_what_a_dead_version_holds_is_named_also_where_no_version_is_current(
     place: Place, deployment: Deployments, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
 ):
@@ -349,6 +354,7 @@ async def test_pools_and_nodes_follow_whoever_makes_a_version_current(
                 await eventually(lambda id=workflow_id: is_on(place, id, "b"))
 
 
+@pytest.mark.exhaustive
 async def test_a_worker_with_half_a_version_says_which_half_is_missing(place: Place):
     with place.worker(TEMPORAL_DEPLOYMENT_NAME="test") as worker:
         assert await worker.ends(within=60) == SpecError.exit_code

@@ -152,6 +152,7 @@ async def test_what_was_stored_is_there_after_everything_was_killed(own: Stack):
         assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
 
 
+@pytest.mark.exhaustive
 async def test_a_killed_temporal_server_comes_back_behind_its_door(own: Stack):
     """The process before the Web UI lives on, and has the port of the UI."""
     start_web_ui(own, lambda line: None)
@@ -167,6 +168,7 @@ async def test_a_killed_temporal_server_comes_back_behind_its_door(own: Stack):
     own.processes.stop(WEB_UI)
 
 
+@pytest.mark.exhaustive
 def test_records_that_name_a_process_of_somebody_else_are_stale(own: Stack):
     """After a restart of a machine or container, process ids are given out again."""
     kill_all(own)
@@ -199,6 +201,7 @@ def test_stop_ends_all_and_says_what(own: Stack):
     assert not own.settings.stack_file.exists()
 
 
+@pytest.mark.exhaustive
 def test_purge_removes_a_stopped_stack_and_nothing_else(own: Stack, stack: Stack, folder: Path):
     with pytest.raises(StackError, match="still runs"):
         stack.purge()
@@ -228,6 +231,7 @@ def test_servers_that_the_settings_name_are_used_and_never_started(
     assert stack.temporal_cli().answers()
 
 
+@pytest.mark.exhaustive
 def test_the_address_of_ones_own_server_makes_it_no_other(
     own: Stack, monkeypatch: pytest.MonkeyPatch
 ):

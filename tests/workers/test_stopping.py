@@ -53,6 +53,7 @@ async def test_a_worker_without_work_ends_in_order_and_soon(place: Place):
         assert "stopped" in worker.log.splitlines()[-1]
 
 
+@pytest.mark.exhaustive
 async def test_a_worker_whose_database_says_nothing_ends_within_its_grace_and_a_little(
     place: Place, settings: Settings, database_url: str
 ):
@@ -64,6 +65,7 @@ async def test_a_worker_whose_database_says_nothing_ends_within_its_grace_and_a_
         assert "with work under way" in worker.log
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_no_worker_takes_up_is_told_of_and_waited_for_where_one_polls(
     place: Place,
 ):
@@ -119,6 +121,7 @@ async def test_a_worker_that_hangs_or_was_killed_is_named_at_once(place: Place):
     assert who in says
 
 
+@pytest.mark.exhaustive
 async def test_who_asks_for_a_job_is_told_that_the_worker_does_not_answer(
     place: Place, settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -155,6 +158,7 @@ async def test_who_asks_for_a_job_is_told_that_the_worker_does_not_answer(
     await longshore.close()
 
 
+@pytest.mark.exhaustive
 async def test_a_second_signal_ends_a_worker_at_once(
     place: Place, settings: Settings, database_url: str
 ):

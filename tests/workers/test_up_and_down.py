@@ -66,6 +66,7 @@ def test_up_starts_everything_and_up_again_finds_it(home: Home):
     assert "local-1: running from before, beside the nodes asked for." in fewer.stderr
 
 
+@pytest.mark.exhaustive
 def test_up_replaces_what_runs_and_does_not_answer(home: Home):
     before = pids(home.up("--nodes", "0"))
     hung = {name: before[name] for name in ("control", "console", "web-ui")}
@@ -82,6 +83,7 @@ def test_up_replaces_what_runs_and_does_not_answer(home: Home):
     assert {name: after[name] for name in servers} == {name: before[name] for name in servers}
 
 
+@pytest.mark.exhaustive
 def test_up_lets_an_agent_that_was_paused_go_on(home: Home):
     """Ending it would end its jobs."""
     pid = pids(home.up("--nodes", "1"))["agent-local-1"]
@@ -95,6 +97,7 @@ def test_up_lets_an_agent_that_was_paused_go_on(home: Home):
     assert wait_until(lambda: agent.status() != psutil.STATUS_STOPPED, 30.0)
 
 
+@pytest.mark.exhaustive
 def test_no_port_of_it_takes_what_a_web_page_can_send(home: Home):
     parts = pids(home.up("--nodes", "1"))
     ports = sorted(port for pid in parts.values() for port in _listening(pid))

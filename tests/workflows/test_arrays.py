@@ -70,6 +70,7 @@ async def test_an_array_runs_as_soon_as_an_element_does(
     assert (await longshore.wait(array_id)).state is JobState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_a_node_that_is_lost_for_good_costs_what_may_have_run(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -89,6 +90,7 @@ async def test_a_node_that_is_lost_for_good_costs_what_may_have_run(
     ]  # fmt: skip
 
 
+@pytest.mark.exhaustive
 async def test_an_array_is_a_job_of_a_dag(longshore: Longshore, node: ScriptedNode, pool: str):
     spec = DagSpec.model_validate(
         {

@@ -136,6 +136,7 @@ async def test_a_begin_that_is_past_is_as_none(
     assert "set_hold" not in await activities(temporal, job_workflow_id(job_id))
 
 
+@pytest.mark.exhaustive
 async def test_an_array_opens_no_slot_before_its_begin_and_its_slots_do_not_wait_again(
     hasty: Longshore, skipper: TimeSkipper, node: ScriptedNode, pool: str, temporal: Client
 ):

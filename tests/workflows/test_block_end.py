@@ -165,6 +165,7 @@ async def test_its_machines_stop_also_where_no_look_comes_once_its_workflow_runs
     assert steps.done[_UNSEEN] == ["drain", "stop"]
 
 
+@pytest.mark.exhaustive
 async def test_the_nodes_of_a_machine_that_goes_on_are_told_late_where_that_took_too_long(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ):
@@ -173,6 +174,7 @@ async def test_the_nodes_of_a_machine_that_goes_on_are_told_late_where_that_took
     assert steps.done["untold"] == ["told", "drain", "stop"], "it drains for its next end"
 
 
+@pytest.mark.exhaustive
 async def test_no_drain_waits_for_what_comes_late(
     temporal: Client, monkeypatch: pytest.MonkeyPatch
 ):

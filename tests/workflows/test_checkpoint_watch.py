@@ -123,6 +123,7 @@ async def test_what_no_node_can_have_saved_keeps_nothing_else_from_the_record(
     await longshore.wait(job_id)
 
 
+@pytest.mark.exhaustive
 async def test_of_ranks_that_save_into_one_folder_one_is_enough(
     longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str
 ):

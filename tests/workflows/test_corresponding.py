@@ -81,6 +81,7 @@ async def test_elements_follow_their_partners_and_a_retry_runs_what_is_left(
     assert found[1].job_id != found[0].job_id
 
 
+@pytest.mark.exhaustive
 async def test_a_retry_with_a_file_without_the_edge_lets_every_element_run(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -112,6 +113,7 @@ async def all_end(node: ScriptedNode, longshore: Longshore, dag_id: str, *arrays
     await eventually(over)
 
 
+@pytest.mark.exhaustive
 async def test_many_ends_wake_the_later_array_few_times(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -129,6 +131,7 @@ async def test_many_ends_wake_the_later_array_few_times(
     assert actions["signal"] <= 30, "80 elements"
 
 
+@pytest.mark.exhaustive
 async def test_a_dag_is_cancelled_while_elements_are_blocked(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -149,6 +152,7 @@ async def test_a_dag_is_cancelled_while_elements_are_blocked(
     assert found[10] == "SUCCEEDED"
 
 
+@pytest.mark.exhaustive
 async def test_a_hold_of_the_later_array_keeps_its_elements_from_running(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):

@@ -56,6 +56,7 @@ async def test_one_at_a_time_across_dags_in_the_order_of_class_and_readiness(
     assert ids == [f"{each}.a" for each in (first, third, second)]
 
 
+@pytest.mark.exhaustive
 async def test_it_is_not_taken_before_all_else_holds_and_is_kept_over_a_hold(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -74,6 +75,7 @@ async def test_it_is_not_taken_before_all_else_holds_and_is_kept_over_a_hold(
     assert (await longshore.wait_dag(dag_id)).state is DagState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_a_cancel_gives_it_back_and_one_that_waits_lets_others_pass(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -97,6 +99,7 @@ async def test_a_cancel_gives_it_back_and_one_that_waits_lets_others_pass(
     assert (await longshore.wait_dag(first)).state is DagState.CANCELLED
 
 
+@pytest.mark.exhaustive
 async def test_a_dag_that_is_cancelled_while_it_waits_wakes_who_is_behind(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -114,6 +117,7 @@ async def test_a_dag_that_is_cancelled_while_it_waits_wakes_who_is_behind(
     assert steps(await longshore.wait_dag(both)) == {"a": "WITHDRAWN"}
 
 
+@pytest.mark.exhaustive
 async def test_a_fan_of_jobs_with_one_mutex_runs_one_after_the_other(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -146,6 +150,7 @@ async def test_the_database_refuses_a_second_holder(control: Database, pool: str
             )
 
 
+@pytest.mark.exhaustive
 async def test_one_of_a_job_whose_end_an_older_worker_recorded_is_taken(
     longshore: Longshore, node: ScriptedNode, pool: str, control: Database
 ):

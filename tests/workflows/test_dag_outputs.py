@@ -1,5 +1,6 @@
 """What a job puts out for those that ask for it: variables, and a failure where it is missed."""
 
+import pytest
 from sqlalchemy import text
 from temporalio.client import Client
 
@@ -60,6 +61,7 @@ async def test_one_that_is_missed_fails_its_job_and_none_is_given_of_one_that_fa
     assert "no JSON document" in tried.attempts[0].message
 
 
+@pytest.mark.exhaustive
 async def test_a_kept_output_that_is_gone_is_made_again(
     longshore: Longshore, node: ScriptedNode, pool: str, control: Database
 ):
@@ -81,6 +83,7 @@ async def test_a_kept_output_that_is_gone_is_made_again(
     assert {step.step for step in ended.steps} == {StepState.SUCCEEDED}
 
 
+@pytest.mark.exhaustive
 async def test_files_of_a_job_are_data_of_those_behind_it(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -104,6 +107,7 @@ async def test_files_of_a_job_are_data_of_those_behind_it(
     assert (await longshore.wait_dag(dag_id)).state is DagState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_of_a_job_that_was_never_placed_there_are_no_files(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):

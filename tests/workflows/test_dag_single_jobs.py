@@ -68,6 +68,7 @@ async def test_what_can_be_done_with_one_that_waits_is_said_alike_everywhere(
         await longshore.cancel_dag_job(dag_id, "c")
 
 
+@pytest.mark.exhaustive
 async def test_one_that_is_submitted_by_then_gets_its_grace(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -83,6 +84,7 @@ async def test_one_that_is_submitted_by_then_gets_its_grace(
     assert steps(ended) == {"a": "CANCELLED", "b": "SUCCEEDED"}
 
 
+@pytest.mark.exhaustive
 async def test_a_failure_that_was_caught_can_be_tried_again(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):

@@ -148,6 +148,7 @@ async def test_a_cancel_ends_what_runs_and_starts_nothing(
         await longshore.cancel_dag(dag_id)
 
 
+@pytest.mark.exhaustive
 async def test_a_hold_keeps_further_jobs_back(longshore: Longshore, node: ScriptedNode, pool: str):
     dag_id = await begun(longshore, a_dag(pool, LINE), held=True)
     await comes_to(longshore, dag_id, a=StepState.WAITING)
@@ -167,6 +168,7 @@ async def is_held(longshore: Longshore, dag_id: str) -> bool:
     return (await longshore.dag(dag_id)).held
 
 
+@pytest.mark.exhaustive
 async def test_stop_cancels_what_runs_at_the_first_failure(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -197,6 +199,7 @@ async def test_it_continues_as_new_and_loses_no_end(
     assert len(await runs(temporal, dag_workflow_id(f"{pool}-line"))) >= 3
 
 
+@pytest.mark.exhaustive
 async def test_a_run_that_continues_another_says_how_far_the_dag_is(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -221,6 +224,7 @@ async def test_a_run_that_continues_another_says_how_far_the_dag_is(
     await longshore.wait_dag(f"{pool}-line")
 
 
+@pytest.mark.exhaustive
 async def test_ends_that_come_during_a_look_share_the_next_one(
     longshore: Longshore, pool: str, temporal: Client, settings: Any, control: Database,
     monkeypatch: pytest.MonkeyPatch,
@@ -333,6 +337,7 @@ async def test_an_id_that_leaves_no_room_for_those_of_its_jobs_is_refused(
         assert why in str(failure.value.cause)
 
 
+@pytest.mark.exhaustive
 async def test_a_dag_whose_workflow_is_terminated_is_told_and_goes_on_with_a_retry(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -364,6 +369,7 @@ async def test_a_dag_with_a_cycle_starts_nothing(
     assert found == 0
 
 
+@pytest.mark.exhaustive
 async def test_a_hold_and_a_cancel_of_one_job_keep_the_order_of_the_others(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):

@@ -60,6 +60,7 @@ async def test_a_cordon_leaves_what_runs_alone(
     await longshore.wait(later)
 
 
+@pytest.mark.exhaustive
 async def test_why_advises_an_uncordon_only_where_it_helps(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -84,6 +85,7 @@ async def test_why_advises_an_uncordon_only_where_it_helps(
         await longshore.cancel(job_id)
 
 
+@pytest.mark.exhaustive
 async def test_a_drain_moves_those_that_can_save_and_lets_the_others_finish(
     longshore: Longshore, node: ScriptedNode, temporal: Client, saving: str, pool: str
 ):
@@ -171,6 +173,7 @@ async def test_jobs_leave_before_the_end_of_a_node(
     await longshore.wait(saving)
 
 
+@pytest.mark.exhaustive
 async def test_a_registration_brings_the_end(
     longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str
 ):
@@ -205,6 +208,7 @@ async def test_why_advises_no_uncordon_of_a_drained_node_that_is_taken_away(
     await longshore.wait(waits)
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("by", ["cordon", "drain"])
 async def test_a_drained_node_whose_end_is_put_off_is_shut_for_what_it_was_drained_for(
     longshore: Longshore, node: ScriptedNode, pool: str, by: str
@@ -271,6 +275,7 @@ async def test_an_end_that_is_extended_in_the_database_alone_is_heeded(
     assert (await longshore.wait(saving)).attempts == 1
 
 
+@pytest.mark.exhaustive
 async def test_what_does_not_leave_is_killed_before_the_end(
     longshore: Longshore, node: ScriptedNode, saving: str, control: Database
 ):
@@ -289,6 +294,7 @@ async def test_what_does_not_leave_is_killed_before_the_end(
     await longshore.wait(saving)
 
 
+@pytest.mark.exhaustive
 async def test_a_notice_moves_all_at_once(
     longshore: Longshore, node: ScriptedNode, saving: str, control: Database, pool: str
 ):
@@ -320,6 +326,7 @@ async def test_a_job_that_is_lost_with_its_node_while_it_leaves_runs_elsewhere(
     await longshore.wait(saving)
 
 
+@pytest.mark.exhaustive
 async def test_a_drain_outlives_a_new_registration(
     longshore: Longshore, node: ScriptedNode, saving: str, pool: str
 ):
@@ -343,6 +350,7 @@ async def _is_draining(longshore: Longshore, pool: str) -> bool:
     return (await _view(longshore, pool)).state is NodeState.DRAINING
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_takes_long_to_leave_is_seen_before_the_next_planned_look(
     longshore: Longshore, node: ScriptedNode, control: Database, pool: str
 ):
@@ -362,6 +370,7 @@ async def test_a_job_that_takes_long_to_leave_is_seen_before_the_next_planned_lo
     await longshore.wait(job_id)
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("checkpoint", [None, {"folder": "c", "grace": "20m"}])
 async def test_a_job_is_not_placed_where_it_would_have_to_leave_at_once(
     longshore: Longshore, node: ScriptedNode, temporal: Client, settings: Settings,

@@ -44,6 +44,7 @@ async def test_it_starts_on_what_fits_and_says_so(
     assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_one_that_was_stopped_goes_on_with_what_is_left(
     longshore: Longshore, node: ScriptedNode, pool: str, control: Database
 ):
@@ -117,6 +118,7 @@ async def test_sizes_are_written_in_the_order_in_which_they_were_asked_for(
     assert [(await first).desired, (await second).desired] == [4, 8]
 
 
+@pytest.mark.exhaustive
 async def test_it_grows_where_the_gpus_are_free_and_its_own_count(
     longshore: Longshore, node: ScriptedNode, running: str, pool: str
 ):
@@ -129,6 +131,7 @@ async def test_it_grows_where_the_gpus_are_free_and_its_own_count(
     assert size_of(await node.started(running, 3)) == 6
 
 
+@pytest.mark.exhaustive
 async def test_it_is_not_stopped_for_nothing(
     longshore: Longshore, node: ScriptedNode, running: str, pool: str
 ):
@@ -155,6 +158,7 @@ async def test_jobs_that_wait_before_it_keep_it_from_being_stopped(
     assert reply.reason.startswith("it keeps its 8 GPUs: stopped now, it would wait (for 2 GPUs")
 
 
+@pytest.mark.exhaustive
 async def test_a_queued_job_asks_for_its_new_size(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -168,6 +172,7 @@ async def test_a_queued_job_asks_for_its_new_size(
     assert (await longshore.spec(job_id)).malleable == Malleable(min=2, max=8, step=2, desired=2)
 
 
+@pytest.mark.exhaustive
 async def test_what_cannot_be_is_refused_with_what_to_do(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -190,6 +195,7 @@ async def test_what_cannot_be_is_refused_with_what_to_do(
     assert "has ended already" in await refused(job_id, 4)
 
 
+@pytest.mark.exhaustive
 async def test_a_size_that_was_asked_for_survives_a_new_run_of_its_workflow(
     longshore: Longshore, node: ScriptedNode, temporal: Client, pool: str
 ):

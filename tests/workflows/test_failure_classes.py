@@ -51,6 +51,7 @@ async def test_what_two_nodes_cannot_start_is_not_tried_on_a_third(
     assert await lease_ends(control, job_id) == ["failed"] * 16
 
 
+@pytest.mark.exhaustive
 async def test_what_one_node_cannot_start_is_tried_as_often_as_its_rule_says(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -93,6 +94,7 @@ async def test_what_a_job_wrote_steers_no_screen_that_shows_its_failure(
     assert (await longshore.wait(job_id)).message == said.message
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize(
     ("cut_off", "failure", "says"),
     [

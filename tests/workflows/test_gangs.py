@@ -64,6 +64,7 @@ async def test_each_rank_is_told_of_all_and_the_job_ends_with_the_last(
     assert not pair[1].stops
 
 
+@pytest.mark.exhaustive
 async def test_output_of_any_rank_that_is_not_stored_is_told_and_on_record(
     longshore: Longshore, pair: Pair, gang: str
 ):
@@ -128,6 +129,7 @@ async def test_with_a_lost_node_the_others_stop_and_the_whole_gang_waits_again(
     await pair[1].register(boot_id="boot-2")
 
 
+@pytest.mark.exhaustive
 async def test_a_gang_that_loses_a_dozen_nodes_at_once_waits_again(
     longshore: Longshore, pool: str, temporal: Client, settings: Settings, control: Database
 ):
@@ -169,6 +171,7 @@ async def test_a_gang_hears_of_all_its_lost_nodes_in_one_message(
     assert (result.state, result.failure) == (JobState.FAILED, FailureClass.NODE)
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("other_runs", [False, True])
 async def test_a_rank_that_succeeded_before_its_agent_died_counts_where_all_others_did(
     longshore: Longshore, pair: Pair, gang: str, control: Database, other_runs: bool
@@ -202,6 +205,7 @@ async def test_a_rank_that_is_refused_keeps_none_of_the_others_running(
     assert "it is fenced off" in result.message
 
 
+@pytest.mark.exhaustive
 async def test_a_gang_that_does_not_fit_waits_and_takes_nothing(
     longshore: Longshore, pair: Pair, pool: str, control: Database
 ):

@@ -83,6 +83,7 @@ async def test_why_says_until_when_it_waits_for_idle_gpus(
     assert (await longshore.status(job_id)).attempt == 1
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_waits_and_could_run_there_goes_first(
     longshore: Longshore, node: ScriptedNode, pool: str, quick: None
 ):
@@ -101,6 +102,7 @@ async def test_a_job_that_waits_and_could_run_there_goes_first(
     assert size_of(await node.started(job_id, 2)) == 8
 
 
+@pytest.mark.exhaustive
 async def test_it_grows_for_this_attempt_and_to_one_of_its_sizes_only(
     longshore: Longshore, temporal: Client, node: ScriptedNode, pool: str
 ):
@@ -125,6 +127,7 @@ async def test_it_grows_for_this_attempt_and_to_one_of_its_sizes_only(
     assert (await longshore.wait(job_id)).attempts == 2
 
 
+@pytest.mark.exhaustive
 async def test_a_gang_grows_by_whole_groups_onto_another_node(
     longshore: Longshore,
     temporal: Client,

@@ -61,6 +61,7 @@ async def running(longshore: Longshore, three: Ranks, pool: str) -> tuple[str, R
     return await started(longshore, three, pool)
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize("step", [None, 7])
 async def test_where_each_node_stores_its_part_ranks_join_by_the_step_that_is_named(
     longshore: Longshore, three: Ranks, pool: str, step: int | None
@@ -131,6 +132,7 @@ async def test_a_rank_joins_after_a_save_and_the_others_are_told_and_not_stopped
     assert await lease_ends(control, job_id) == ["finished"] * 24
 
 
+@pytest.mark.exhaustive
 async def test_it_grows_onto_a_node_that_has_left_it_and_shrinks_again(
     longshore: Longshore, running: tuple[str, Ranks], control: Database
 ):
@@ -160,6 +162,7 @@ async def test_it_grows_onto_a_node_that_has_left_it_and_shrinks_again(
     assert (job.gpus, job.nodes) == (16, (first.id, there.id))  # those that it had in the end
 
 
+@pytest.mark.exhaustive
 async def test_without_room_in_place_it_keeps_its_gpus(
     longshore: Longshore, running: tuple[str, Ranks], pool: str
 ):
@@ -173,6 +176,7 @@ async def test_without_room_in_place_it_keeps_its_gpus(
     await third.end(other)
 
 
+@pytest.mark.exhaustive
 async def test_room_that_is_gone_when_it_has_saved_leaves_it_as_it_is(
     longshore: Longshore, running: tuple[str, Ranks], pool: str, control: Database
 ):
@@ -195,6 +199,7 @@ async def test_room_that_is_gone_when_it_has_saved_leaves_it_as_it_is(
     await third.end(other)
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_does_not_save_is_stopped_for_its_user(
     longshore: Longshore, running: tuple[str, Ranks]
 ):
@@ -207,6 +212,7 @@ async def test_a_job_that_does_not_save_is_stopped_for_its_user(
     assert len(second.stops) == 1
 
 
+@pytest.mark.exhaustive
 async def test_a_rank_that_cannot_be_told_is_a_stop_of_all_with_the_new_leases(
     longshore: Longshore, running: tuple[str, Ranks], control: Database
 ):
@@ -221,6 +227,7 @@ async def test_a_rank_that_cannot_be_told_is_a_stop_of_all_with_the_new_leases(
     assert sorted(ends, key=str) == [None] * 24 + ["resized"] * 24
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "how",
     [
@@ -255,6 +262,7 @@ async def test_a_node_that_does_not_start_its_rank_is_a_rank_that_left(
     assert [(each.gpus_before, each.gpus) for each in changes] == [(16, 24), (24, 16)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", [pytest.param("cancel", marks=pytest.mark.exhaustive), "hold"])
 async def test_a_stop_while_it_saves_to_grow_leaves_nothing_behind(
     longshore: Longshore, running: tuple[str, Ranks], control: Database, command: str
@@ -271,6 +279,7 @@ async def test_a_stop_while_it_saves_to_grow_leaves_nothing_behind(
     assert len(first.stops) == len(second.stops) == 1
 
 
+@pytest.mark.exhaustive
 async def test_a_stop_after_a_rank_has_joined_stops_all_three(
     longshore: Longshore, running: tuple[str, Ranks], control: Database
 ):
@@ -284,6 +293,7 @@ async def test_a_stop_after_a_rank_has_joined_stops_all_three(
     assert await lease_ends(control, job_id) == ["cancelled"] * 24
 
 
+@pytest.mark.exhaustive
 async def test_by_itself_it_keeps_its_size_where_its_saves_name_no_step(
     longshore: Longshore, three: Ranks, pool: str, monkeypatch: pytest.MonkeyPatch
 ):
@@ -337,6 +347,7 @@ async def test_it_grows_by_itself_in_place_when_another_has_ended(
     assert "which earns $" in change.reason
 
 
+@pytest.mark.exhaustive
 async def test_growth_that_is_told_before_the_job_has_gone_on_without_a_lost_rank_is_kept(
     longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -361,6 +372,7 @@ async def test_growth_that_is_told_before_the_job_has_gone_on_without_a_lost_ran
         assert (await longshore.wait(job_id)).attempts == 1
 
 
+@pytest.mark.exhaustive
 async def test_growth_that_is_told_early_is_forgotten_where_the_user_asks_for_another_size(
     longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -384,6 +396,7 @@ async def test_growth_that_is_told_early_is_forgotten_where_the_user_asks_for_an
         assert [(change.gpus_before, change.gpus) for change in changes] == [(16, 8)]
 
 
+@pytest.mark.exhaustive
 async def test_after_a_loss_it_grows_again_on_the_node_that_came_back(
     longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str,
     monkeypatch: pytest.MonkeyPatch,

@@ -94,6 +94,7 @@ async def test_the_highest_ranks_leave_after_a_save_and_the_rest_is_told_and_not
     assert (change.gpus_before, change.gpus, change.in_place) == (24, 8, True)
 
 
+@pytest.mark.exhaustive
 async def test_one_change_after_the_other(
     longshore: Longshore, running: tuple[str, Ranks], control: Database
 ):
@@ -108,6 +109,7 @@ async def test_one_change_after_the_other(
     assert [each.gpus for each in (await longshore.explain(job_id)).sizes] == [16, 8]
 
 
+@pytest.mark.exhaustive
 async def test_where_each_node_stores_its_part_every_rank_saves(
     longshore: Longshore, three: Ranks, pool: str
 ):
@@ -119,6 +121,7 @@ async def test_where_each_node_stores_its_part_every_rank_saves(
     assert [len(node.saves) for node in ranks] == [1, 1, 1]
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize(
     ("babble", "why"),
     [
@@ -143,6 +146,7 @@ async def test_a_job_that_does_not_save_is_stopped_and_starts_again(
     assert sorted(await lease_ends(control, job_id), key=str)[-24:] == ["resized"] * 24
 
 
+@pytest.mark.exhaustive
 async def test_the_size_that_was_asked_for_last_counts(
     longshore: Longshore, running: tuple[str, Ranks], control: Database
 ):
@@ -159,6 +163,7 @@ async def test_the_size_that_was_asked_for_last_counts(
     assert (await longshore.job(job_id)).gpus == 16
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("command", ["cancel", pytest.param("hold", marks=pytest.mark.exhaustive)])
 async def test_a_stop_in_the_middle_of_a_change_ends_all_of_it(
     longshore: Longshore, running: tuple[str, Ranks], control: Database, command: str
@@ -200,6 +205,7 @@ async def test_with_a_lost_node_it_goes_on_with_fewer(
     assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_the_loss_of_rank_0_or_of_too_many_ends_the_attempt(
     longshore: Longshore, running: tuple[str, Ranks], control: Database
 ):
@@ -212,6 +218,7 @@ async def test_the_loss_of_rank_0_or_of_too_many_ends_the_attempt(
     assert (status.resizes, status.attempts[0].failure) == (0, FailureClass.NODE)
 
 
+@pytest.mark.exhaustive
 async def test_below_its_smallest_size_it_queues(
     longshore: Longshore, three: Ranks, pool: str, control: Database
 ):
@@ -223,6 +230,7 @@ async def test_below_its_smallest_size_it_queues(
     await longshore.cancel(job_id, "enough")
 
 
+@pytest.mark.exhaustive
 async def test_a_lost_node_takes_others_along_where_the_rest_has_no_size(
     longshore: Longshore, three: Ranks, pool: str, control: Database
 ):
@@ -236,6 +244,7 @@ async def test_a_lost_node_takes_others_along_where_the_rest_has_no_size(
     assert ends == [None] * 8 + ["node-lost"] * 8 + ["resized"] * 8
 
 
+@pytest.mark.exhaustive
 async def test_a_node_that_is_lost_while_its_rank_leaves_holds_nothing_up(
     longshore: Longshore, running: tuple[str, Ranks], control: Database
 ):
@@ -249,6 +258,7 @@ async def test_a_node_that_is_lost_while_its_rank_leaves_holds_nothing_up(
     assert sorted(await lease_ends(control, job_id), key=str) == [None] * 16 + ["node-lost"] * 8
 
 
+@pytest.mark.exhaustive
 async def test_it_is_shrunk_in_place_for_a_higher_class(
     longshore: Longshore, three: Ranks, pool: str, control: Database
 ):
@@ -271,6 +281,7 @@ async def test_it_is_shrunk_in_place_for_a_higher_class(
     await longshore.wait(again)
 
 
+@pytest.mark.exhaustive
 async def test_for_a_job_that_waits_no_more_nothing_changes(
     longshore: Longshore, temporal: Client, running: tuple[str, Ranks]
 ):
@@ -284,6 +295,7 @@ async def test_for_a_job_that_waits_no_more_nothing_changes(
     assert (await longshore.status(job_id)).attempt == 1
 
 
+@pytest.mark.exhaustive
 async def test_where_the_other_could_not_start_on_what_leaves_it_is_stopped(
     longshore: Longshore, three: Ranks, pool: str, control: Database
 ):
@@ -295,6 +307,7 @@ async def test_where_the_other_could_not_start_on_what_leaves_it_is_stopped(
     await longshore.cancel(job_id, "enough")
 
 
+@pytest.mark.exhaustive
 async def test_whole_ranks_that_do_not_add_up_are_a_restart(
     longshore: Longshore, running: tuple[str, Ranks], control: Database, pool: str
 ):

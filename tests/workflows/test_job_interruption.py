@@ -98,6 +98,7 @@ async def test_the_gpus_are_not_given_up_before_the_process_has_ended(
     assert await lease_ends(control, stopping) == ["preempted", "finished"]
 
 
+@pytest.mark.exhaustive
 async def test_a_displaced_job_keeps_its_place_before_later_jobs(
     longshore: Longshore, node: ScriptedNode, temporal: Client, control: Database, pool: str
 ):
@@ -147,6 +148,7 @@ async def test_one_for_an_older_attempt_changes_nothing(
     assert len(node.stops) == 1
 
 
+@pytest.mark.exhaustive(always=1)
 @pytest.mark.parametrize(("signal", "end"), [("preempt", "preempted"), ("move", "moved")])
 async def test_one_that_comes_before_the_placement_starts_nothing(
     signal: str,
@@ -264,6 +266,7 @@ async def test_a_job_is_queued_again_by_hand(
         await longshore.requeue(running)
 
 
+@pytest.mark.exhaustive
 async def test_counts_outlive_continuing_as_new(
     longshore: Longshore, node: ScriptedNode, temporal: Client, pool: str
 ):

@@ -39,6 +39,7 @@ async def test_a_loss_that_comes_before_its_placement_ends_that_attempt(
     assert (await longshore.wait(job_id)).state is JobState.CANCELLED
 
 
+@pytest.mark.exhaustive
 async def test_a_loss_that_is_told_again_does_not_touch_the_next_attempt(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -69,6 +70,7 @@ async def test_a_reason_to_wait_that_comes_late_changes_nothing(
     assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_holds_and_releases_of_a_running_job_may_come_twice(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):

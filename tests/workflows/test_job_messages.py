@@ -161,6 +161,7 @@ async def test_plain_json_by_name_runs_a_job(
     assert shown.current_details.startswith(f"{summary}\n")
 
 
+@pytest.mark.exhaustive
 async def test_a_reason_that_the_database_cannot_store_holds_up_nothing(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -234,6 +235,7 @@ async def test_an_id_that_has_ended_and_is_started_again_shows_how_it_ended(
     assert node.runs() == [(job_id, 1)]
 
 
+@pytest.mark.exhaustive
 async def test_a_key_holds_longer_than_temporal_keeps_the_workflow(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -448,6 +450,7 @@ async def test_a_job_that_was_reset_after_its_end_stays_as_it_ended(
     assert node.runs() == [(job_id, 1)]
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_continues_as_new_keeps_what_it_went_through(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):

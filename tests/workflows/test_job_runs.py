@@ -74,6 +74,7 @@ async def test_a_user_error_is_not_tried_again(
     assert (await longshore.job(job_id)).failure is FailureClass.USER
 
 
+@pytest.mark.exhaustive
 async def test_retries_are_counted_by_class(
     longshore: Longshore, node: ScriptedNode, pool: str, control: Database
 ):
@@ -166,6 +167,7 @@ async def test_a_lost_node_sends_its_job_elsewhere(
     assert node.stops == []
 
 
+@pytest.mark.exhaustive
 async def test_a_node_that_refuses_a_process_counts_as_a_failure_of_the_node(
     longshore: Longshore, node: ScriptedNode, pool: str, control: Database
 ):

@@ -199,6 +199,7 @@ async def test_a_queued_job_that_is_held_is_not_placed_until_its_release(
     assert (await activities(temporal, job_workflow_id(job_id))).count("set_hold") == 2
 
 
+@pytest.mark.exhaustive
 async def test_holds_and_releases_in_any_order_lose_nothing(
     longshore: Longshore, node: ScriptedNode, pool: str, control: Database
 ):
@@ -242,6 +243,7 @@ async def test_a_fixed_pool_refuses_what_it_can_never_hold(
     assert (await longshore.job(job_id)).failure is FailureClass.UNSATISFIABLE
 
 
+@pytest.mark.exhaustive
 async def test_what_a_fixed_pool_has_taken_waits_for_its_nodes_to_start_again(
     longshore: Longshore, pool: str, control: Database, temporal: Client, settings: Settings
 ):
@@ -272,6 +274,7 @@ async def test_what_a_fixed_pool_has_taken_waits_for_its_nodes_to_start_again(
             assert (await longshore.wait(its)).state is JobState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_an_open_pool_keeps_what_is_too_large_until_a_large_enough_node_comes(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, settings: Settings
 ):
@@ -290,6 +293,7 @@ async def test_an_open_pool_keeps_what_is_too_large_until_a_large_enough_node_co
         assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_why_says_when_the_next_attempt_comes(
     longshore: Longshore, node: ScriptedNode, pool: str
 ) -> None:

@@ -87,6 +87,7 @@ async def test_a_signal_that_nobody_knows_is_refused_however_long(
     assert "checkpoint.save_signal: must be the name of a signal" in str(failure.value.cause)
 
 
+@pytest.mark.exhaustive
 async def test_a_gang_at_the_bound_runs_on_more_nodes_than_one_message_can_start(
     longshore: Longshore, control: Database, temporal: Client, settings: Settings, pool: str
 ):
@@ -102,6 +103,7 @@ async def test_a_gang_at_the_bound_runs_on_more_nodes_than_one_message_can_start
     assert len(await timers(temporal, f"job-{job_id}")) == 2
 
 
+@pytest.mark.exhaustive
 async def test_a_gang_on_more_nodes_than_a_history_can_hold_fails_and_holds_nothing(
     longshore: Longshore, control: Database, temporal: Client, settings: Settings, pool: str
 ):
@@ -115,6 +117,7 @@ async def test_a_gang_on_more_nodes_than_a_history_can_hold_fails_and_holds_noth
     assert await lease_ends(control, job_id) == ["failed"] * 160
 
 
+@pytest.mark.exhaustive
 async def test_a_gang_on_many_nodes_is_stopped_for_a_reason_of_any_length(temporal: Client):
     """With characters that JSON escapes, 4,000 of them take 24 kB for each node: 4.9 MB."""
     queue, nodes = f"only-{uuid.uuid4().hex}", 200

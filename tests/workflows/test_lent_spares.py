@@ -111,6 +111,7 @@ async def test_a_gang_that_ends_leaves_the_gpus_to_whoever_borrowed_them(
     assert await differences(control) == []
 
 
+@pytest.mark.exhaustive
 async def test_a_job_is_told_of_the_spare_before_it_is_submitted_and_why_it_gets_none(
     longshore: Longshore, three: list[ScriptedNode], pool: str, poor: str
 ):

@@ -85,6 +85,7 @@ async def test_a_repeated_registration_of_one_boot_changes_nothing(
     assert (await longshore.wait(job_id)).attempts == 1
 
 
+@pytest.mark.exhaustive
 async def test_an_agent_that_starts_anew_gets_a_new_epoch_and_its_jobs_run_again(
     longshore: Longshore, node: ScriptedNode, pool: str, control: Database
 ):
@@ -172,6 +173,7 @@ async def test_a_node_that_leaves_gives_its_jobs_back(
     await longshore.wait(job_id)
 
 
+@pytest.mark.exhaustive
 async def test_an_agent_that_takes_calls_and_answers_none_is_lost_in_time(
     temporal: Client, settings: Settings, control: Database, pool: str
 ):
@@ -234,6 +236,7 @@ async def test_a_silent_node_is_lost_in_time_and_its_jobs_run_elsewhere(
     await longshore.close()
 
 
+@pytest.mark.exhaustive
 async def test_continuing_as_new_keeps_the_registration_and_the_drain(
     longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str
 ):
@@ -273,6 +276,7 @@ async def test_continuing_as_new_keeps_the_registration_and_the_drain(
     assert (await _completed(temporal, node)).state == "GONE"
 
 
+@pytest.mark.exhaustive
 async def test_a_registration_that_waits_long_for_the_database_is_watched_after_all(
     skipper: TimeSkipper, stack: Stack, settings: Settings, database_url: str, pool: str
 ):

@@ -74,6 +74,7 @@ async def test_continuing_as_new_loses_nothing(
     assert await eventually(lambda: _adds_up(temporal, control, pool))
 
 
+@pytest.mark.exhaustive
 async def test_a_pool_that_was_reset_plans_what_comes(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -213,6 +214,7 @@ async def test_a_pool_whose_queue_is_empty_sleeps_long(
     assert await eventually(last) == timedelta(minutes=10)
 
 
+@pytest.mark.exhaustive
 async def test_its_card_says_what_waits_what_the_last_cycle_did_and_what_is_free(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):

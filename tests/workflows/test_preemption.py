@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 from temporalio.client import Client
 
@@ -63,6 +64,7 @@ async def test_only_as_many_as_needed_give_way_and_the_youngest_first(
     assert (await longshore.wait(older[-1])).state is JobState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_an_equal_class_and_one_that_says_no_keep_their_gpus(
     longshore: Longshore, node: ScriptedNode, pool: str, control: Database
 ):
@@ -82,6 +84,7 @@ async def test_an_equal_class_and_one_that_says_no_keep_their_gpus(
         await longshore.wait(job_id)
 
 
+@pytest.mark.exhaustive
 async def test_freed_gpus_are_not_taken_by_others_of_the_lower_class(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -113,6 +116,7 @@ async def test_freed_gpus_are_not_taken_by_others_of_the_lower_class(
         assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_a_gang_gives_way_whole(
     longshore: Longshore,
     node: ScriptedNode,
@@ -138,6 +142,7 @@ async def test_a_gang_gives_way_whole(
         assert set(await lease_ends(control, gang)) == {LeaseEnd.PREEMPTED, LeaseEnd.FINISHED}
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_waited_a_month_goes_first_and_is_not_stopped_for_the_one_behind_it(
     longshore: Longshore, node: ScriptedNode, pool: str, control: Database
 ):

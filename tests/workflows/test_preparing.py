@@ -72,6 +72,7 @@ async def test_a_job_that_brings_nothing_runs_no_activity_more(
     assert node.prepares == []
 
 
+@pytest.mark.exhaustive
 async def test_it_is_given_up_where_the_job_is_placed_elsewhere(
     longshore: Longshore, node: ScriptedNode, waiting: str, temporal: Client, settings: Settings
 ):
@@ -83,6 +84,7 @@ async def test_it_is_given_up_where_the_job_is_placed_elsewhere(
         assert (await longshore.wait(waiting)).state is JobState.SUCCEEDED
 
 
+@pytest.mark.exhaustive
 async def test_it_goes_over_to_the_node_that_is_named_next(
     node: ScriptedNode, waiting: str, temporal: Client, settings: Settings
 ):
@@ -108,6 +110,7 @@ async def test_a_job_that_is_cancelled_gives_it_up(
     assert (await longshore.wait(waiting)).state is JobState.CANCELLED
 
 
+@pytest.mark.exhaustive
 async def test_a_preparation_that_fails_fails_no_job(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):

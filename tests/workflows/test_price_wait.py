@@ -91,6 +91,7 @@ async def test_it_starts_when_its_price_comes_and_stays_when_that_rises(
     await longshore.cancel(third)
 
 
+@pytest.mark.exhaustive
 async def test_the_pool_looks_when_the_series_says_that_the_price_falls(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -103,6 +104,7 @@ async def test_the_pool_looks_when_the_series_says_that_the_price_falls(
     assert view.started_at - view.submitted_at > timedelta(seconds=2)
 
 
+@pytest.mark.exhaustive
 async def test_a_url_is_read_again_by_a_workflow_that_ends(
     longshore: Longshore, node: ScriptedNode, pool: str, control: Database, server: ScriptedHTTP
 ):
@@ -139,6 +141,7 @@ async def test_its_queue_timeout_goes_on_meanwhile(
     assert not await is_queued(control, job_id)
 
 
+@pytest.mark.exhaustive
 async def test_a_hold_of_its_user_and_its_price_both_have_to_be_over(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -159,6 +162,7 @@ async def test_a_hold_of_its_user_and_its_price_both_have_to_be_over(
     assert (await longshore.wait(job_id)).attempts == 1
 
 
+@pytest.mark.exhaustive
 async def test_begin_comes_first_and_the_price_after(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -170,6 +174,7 @@ async def test_begin_comes_first_and_the_price_after(
     assert (await longshore.wait(job_id)).attempts == 1
 
 
+@pytest.mark.exhaustive
 async def test_slots_of_an_array_and_jobs_of_a_dag_wait_each_for_themselves(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):

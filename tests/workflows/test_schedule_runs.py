@@ -45,6 +45,7 @@ async def comes_to(longshore: Longshore, name: str, *states: str) -> ScheduleVie
     return await eventually(there)
 
 
+@pytest.mark.exhaustive
 async def test_a_trigger_runs_the_job_under_an_id_of_ours_and_tells_its_end(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -69,6 +70,7 @@ async def test_a_trigger_runs_the_job_under_an_id_of_ours_and_tells_its_end(
     assert job.parent_id == starter.id
 
 
+@pytest.mark.exhaustive
 async def test_a_failure_is_the_runs_failure_and_a_cancel_by_its_user_is_none(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -119,6 +121,7 @@ async def test_a_run_that_overlaps_is_left_out_or_takes_the_place_of_the_other(
     assert found.runs[1].reason == f"another run of schedule {name} is due"
 
 
+@pytest.mark.exhaustive
 async def test_a_backfill_runs_each_time_once_and_again_only_when_told(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -164,6 +167,7 @@ async def test_a_schedule_starts_a_dag(
     assert [(at.hour - 1) % 6 for at in found.next] == [0] * 10
 
 
+@pytest.mark.exhaustive
 async def test_a_schedule_starts_an_array(longshore: Longshore, node: ScriptedNode, pool: str):
     await longshore.create_schedule(pool, a_job(pool, array="0-3%1"), NIGHTLY)
     array_id = (await longshore.trigger_schedule(pool)).id
@@ -175,6 +179,7 @@ async def test_a_schedule_starts_an_array(longshore: Longshore, node: ScriptedNo
         await longshore.create_schedule(f"{pool}-2", a_job(pool, array="0-999999"), NIGHTLY)
 
 
+@pytest.mark.exhaustive
 async def test_a_run_whose_workflow_was_ended_from_outside_is_taken_over_by_the_next_of_its_time(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):

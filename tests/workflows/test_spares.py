@@ -78,6 +78,7 @@ async def test_the_master_itself_may_be_replaced(
     assert (await longshore.job(gang)).nodes == (spare.id, second.id)
 
 
+@pytest.mark.exhaustive
 async def test_with_the_spare_used_up_the_next_loss_goes_to_the_queue(
     longshore: Longshore, three: Nodes, gang: str, control: Database
 ):
@@ -92,6 +93,7 @@ async def test_with_the_spare_used_up_the_next_loss_goes_to_the_queue(
     await longshore.cancel(gang, "enough")
 
 
+@pytest.mark.exhaustive
 async def test_a_spare_that_goes_itself_is_given_up_and_the_gang_runs_on(
     longshore: Longshore, three: Nodes, gang: str, control: Database
 ):
@@ -107,6 +109,7 @@ async def test_a_spare_that_goes_itself_is_given_up_and_the_gang_runs_on(
     await longshore.cancel(gang, "enough")
 
 
+@pytest.mark.exhaustive
 async def test_a_drained_node_is_left_for_the_spare_with_grace(
     longshore: Longshore, three: Nodes, gang: str, control: Database
 ):
@@ -136,6 +139,7 @@ async def test_a_drained_spare_is_given_up_without_a_word_to_the_job(
     assert not second.stops
 
 
+@pytest.mark.exhaustive
 async def test_a_job_that_is_held_keeps_no_spare(
     longshore: Longshore, three: Nodes, gang: str, control: Database
 ):
