@@ -30,6 +30,8 @@ PARALLEL = -n $(WORKERS) $(SPREAD)
 COMPUTING = -n $(CORES) $(SPREAD)
 # Tests in a random order, the same for the same seed.
 ORDER = $(if $(SEED),-p randomly --randomly-seed=$(SEED))
+# ALL=1: also those that `make faults` alone has, of a folder that somebody works on.
+ALL ?=
 PURE = tests/models tests/scheduling tests/checkpoints
 
 help: ## Show this list
@@ -50,8 +52,8 @@ up: $(STAMP) ## Start the local stack; NODES=4 for four simulated nodes
 down: $(STAMP) ## Stop the local stack
 	@$(BIN)/longshore down
 
-test: $(STAMP) ## Run the tests; FOLDER=tests/client for some, SEED=7 for a random order
-	@$(BIN)/python -m pytest $(PARALLEL) $(ORDER) $(FOLDER) $(PYTEST)
+test: $(STAMP) ## Run the tests; FOLDER=tests/client for some, ALL=1 with the dear ones, SEED=7 for a random order
+	@$(BIN)/python -m pytest $(PARALLEL) $(ORDER) $(if $(ALL),-m "not benchmark and not gpu") $(FOLDER) $(PYTEST)
 
 test-fast: $(STAMP) ## Run the tests of what needs no server: in about a minute
 	@$(BIN)/python -m pytest -q $(COMPUTING) $(ORDER) $(PURE) $(PYTEST)

@@ -76,7 +76,7 @@ async def test_a_job_waits_for_no_machine_that_has_ended(lost: Ledger, settings:
 async def test_a_machine_stays_idle_across_registrations_of_its_agent(lost: Ledger):
     """Until a job runs there: its end is later."""
     since = "SELECT ({}) AS at".format(idle_since("'p.1'"))
-    first = await lost.value("SELECT registered_at FROM nodes WHERE id = 'p.1'")
+    first = await lost.value("SELECT came_at FROM nodes WHERE id = 'p.1'")
     assert await lost.value(since) == first
     await lost.register("p.1", boot="boot-2", gpus=2)
     assert await lost.value("SELECT registered_at FROM nodes WHERE id = 'p.1'") > first
